@@ -8,9 +8,9 @@ volatile bool bare_faulted;
 namespace {
 
 void tell_cpuid(std::uint32_t first) {
-  constexpr std::uint32_t subleaves = 8, most_leaves = 0x40;
+  constexpr std::uint32_t subleaves = 8, max_leaves = 0x40;
   const std::uint32_t last = bare::cpuid(first).eax;
-  for (std::uint32_t leaf = first; leaf <= last && leaf - first < most_leaves; ++leaf)
+  for (std::uint32_t leaf = first; leaf <= last && leaf - first < max_leaves; ++leaf)
     for (std::uint32_t subleaf = 0; subleaf < subleaves; ++subleaf) {
       const auto r = bare::cpuid(leaf, subleaf);
       if (subleaf != 0 && (r.eax | r.ebx | r.ecx | r.edx) == 0) break;

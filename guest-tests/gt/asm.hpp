@@ -2,11 +2,13 @@
 #include <cstdint>
 
 #include "vpmu/msr.hpp"
+#include "vpmu/x86.hpp"
 
 /// Instructions. The `try_` forms report a fault as a value instead of failing the test.
 namespace gt {
 
 using vpmu::MsrIndex;
+namespace x86 = vpmu::x86;
 
 /// The result of a `try_` form.
 struct Outcome {
@@ -17,8 +19,6 @@ struct Outcome {
   std::uint64_t value{};  ///< Meaningful when the instruction completed.
   [[nodiscard]] bool ok() const { return vector == none; }
 };
-
-inline constexpr std::uint64_t vector_db = 1, vector_nmi = 2, vector_ud = 6, vector_gp = 13, vector_pf = 14;
 
 /// The exception caught by the last guarded instruction. Written by the exception handler.
 extern volatile std::uint64_t caught_vector, caught_error_code, caught_cr2;

@@ -183,6 +183,7 @@ vpmu::PebsFormat pebs_format() {
 bool has_full_width_writes() { return pmu::reg::perf_capabilities::FW_WRITE::test(perf_capabilities()); }
 bool has_streamlined_freeze() { return pmu::version() >= 4; }
 bool has_eventing_ip() { return pebs_format() >= vpmu::PebsFormat::format2; }
+bool signals_full_buffer() { return facts().microarchitecture >= Microarchitecture::sandy_bridge; }
 bool has_record_tsc() { return pebs_format() >= vpmu::PebsFormat::format3; }
 
 }  // namespace gt::cpu

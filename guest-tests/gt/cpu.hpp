@@ -56,5 +56,7 @@ bool has_full_width_writes();
 bool has_streamlined_freeze();
 bool has_eventing_ip();
 bool has_record_tsc();
+/// A full PEBS buffer sets OVF_DSBuffer. SDM 3B 18.9.1; 18.8.1.1 says that it does not.
+bool signals_full_buffer();
 
 }  // namespace gt::cpu

@@ -4,6 +4,7 @@
 
 #include "gt/asm.hpp"
 #include "gt/test.hpp"
+#include "vpmu/x86.hpp"
 
 extern "C" {
 extern const char gt_vector_stubs[];
@@ -85,7 +86,7 @@ bool resume_guarded(InterruptFrame& frame) {
     if (fixup[0] != frame.rip) continue;
     caught_vector = frame.vector;
     caught_error_code = frame.error_code;
-    caught_cr2 = frame.vector == vector_pf ? read_cr2() : 0;
+    caught_cr2 = frame.vector == x86::vector::PF ? read_cr2() : 0;
     frame.rip = fixup[1];
     return true;
   }
@@ -94,7 +95,7 @@ bool resume_guarded(InterruptFrame& frame) {
 
 /// Whether code at CPL 3 has ended; if so, returns to gt_enter_user's caller.
 bool leave_user(InterruptFrame& frame) {
-  if (frame.vector != vector_ud || frame.rip != reinterpret_cast<std::uint64_t>(gt_user_done)) return false;
+  if (frame.vector != x86::vector::UD || frame.rip != reinterpret_cast<std::uint64_t>(gt_user_done)) return false;
   frame.rip = reinterpret_cast<std::uint64_t>(gt_user_left);
   frame.cs = kernel_code;
   frame.ss = kernel_data;

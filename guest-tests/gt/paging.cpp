@@ -3,6 +3,7 @@
 #include <array>
 
 #include "gt/asm.hpp"
+#include "vpmu/x86.hpp"
 
 namespace gt::paging {
 namespace {
@@ -11,8 +12,6 @@ using Table = std::array<std::uint64_t, 512>;
 
 inline constexpr std::uint64_t large = 1ULL << 7, uncached = (1ULL << 3) | (1ULL << 4);
 inline constexpr std::uint64_t large_page = 2ULL << 20;
-inline constexpr std::uint64_t apic_region = 0xFEE0'0000;
-inline constexpr std::uint64_t cr0_wp = 1ULL << 16;
 
 alignas(4096) constinit Table pml4{};
 alignas(4096) constinit Table identity_pdpt{};
@@ -37,7 +36,8 @@ void set_up() {
   for (std::uint64_t gib = 0; gib < identity_pd.size(); ++gib) {
     for (std::uint64_t i = 0; i < 512; ++i) {
       const std::uint64_t at = (gib << 30) + i * large_page;
-      identity_pd[gib][i] = at | present | writable | user | large | (at == apic_region ? uncached : 0);
+      identity_pd[gib][i] =
+          at | present | writable | user | large | (at == x86::apic_base::base_after_reset ? uncached : 0);
     }
     identity_pdpt[gib] = link_to(identity_pd[gib]);
   }
@@ -46,7 +46,7 @@ void set_up() {
   pml4[0] = link_to(identity_pdpt);
   pml4[window >> 39] = link_to(window_pdpt);
   write_cr3(reinterpret_cast<std::uint64_t>(&pml4));
-  write_cr0(read_cr0() | cr0_wp);
+  write_cr0(read_cr0() | x86::cr0::WP::mask);
 }
 
 void change(std::uint64_t linear, std::uint64_t physical, std::uint64_t flags) {

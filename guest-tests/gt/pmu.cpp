@@ -6,6 +6,7 @@
 #include "gt/cpu.hpp"
 #include "gt/interrupts.hpp"
 #include "gt/test.hpp"
+#include "vpmu/x86.hpp"
 
 namespace gt::pmu {
 namespace {
@@ -28,7 +29,7 @@ void take_pmi(InterruptFrame& frame) {
                   .tsc = rdtsc()};
   if (policy.stop != 0) stop();
   if ((seen & policy.acknowledge) != 0) acknowledge(seen & policy.acknowledge);
-  if (frame.vector != vector_nmi) apic::end_of_interrupt();
+  if (frame.vector != x86::vector::NMI) apic::end_of_interrupt();
   if (policy.unmask != 0) apic::write(apic::lvtpc_offset, delivery);
   count = n + 1;
 }
@@ -63,7 +64,7 @@ void program(unsigned counter, std::uint64_t event_select, std::uint64_t value) 
   write_counter(counter, value);
 }
 
-void catch_pmi_by_nmi(PmiPolicy new_policy) { direct_pmi(vector_nmi, apic::lvtpc::nmi, new_policy); }
+void catch_pmi_by_nmi(PmiPolicy new_policy) { direct_pmi(x86::vector::NMI, apic::lvtpc::nmi, new_policy); }
 void catch_pmi_by_vector(std::uint8_t vector, PmiPolicy new_policy) { direct_pmi(vector, vector, new_policy); }
 
 std::uint32_t pmi_count() { return count; }

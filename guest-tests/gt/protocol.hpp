@@ -32,6 +32,7 @@ enum Need : std::uint32_t {
   need_branch_steps = 1U << 5,  ///< DEBUGCTL.BTF works; a host's KVM may drop it.
   need_modelled_levels = 1U << 6,  ///< Hit levels come from one model, never from a host's caches.
   need_uncore = 1U << 7,           ///< The package has uncore counters.
+  need_all_events = 1U << 8,       ///< Branches, accesses and micro-operations are counted, not only time.
 };
 
 /// Facts about the source, for tests that can check more with a better one, and the user's wishes.

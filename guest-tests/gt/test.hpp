@@ -7,7 +7,7 @@
 #include "gt/protocol.hpp"
 #include "gt/text.hpp"
 
-/// How a test is written: `GT_TEST(PebsFull_IsSilent, gt::need_records) { GT_EQUAL(index, maximum); }`.
+/// How a test is written: `GT_TEST(PebsFull_DoesNotInterrupt, gt::need_records) { GT_EQUAL(index, maximum); }`.
 ///
 /// Each test runs alone in a fresh machine, so it may leave anything behind. A test that makes no check fails.
 namespace gt {

@@ -43,6 +43,7 @@ class Model:
     remarks: tuple = ()  # what the kernel says of the PMU beyond that
     stores: str = ""  # precise stores tell the level and the "tlb", or only the "level"; empty: there is no such event
     store_levels: tuple = STORE_LEVELS
+    store_uops: bool = False  # the event counts each store of a repeated string instruction
     load_tlb: bool = True  # a load's record tells of the TLB
     call_stack: bool = False  # the LBR can follow calls and returns
     frontend: bool = False
@@ -74,7 +75,7 @@ class Model:
             "frontend": (not self.frontend, NO_FRONTEND),
             "BTS": (not self.branch_trace, NO_TRACE),
         }
-        if self.max_precise == 0 and facility != "BTS":
+        if self.max_precise == 0 and facility not in ("BTS", "PMIs"):
             return UNKNOWN_MODEL
         lacking, reason = why.get(facility, (False, ""))
         return reason if lacking else None
@@ -88,9 +89,9 @@ HAVENDALE = replace(NEHALEM, driver="generic architected perfmon", max_precise=0
 WESTMERE = replace(NEHALEM, driver="Westmere events", remarks=(BUS_CYCLES,), load_tlb=True, branch_trace=True)
 SANDY_BRIDGE = Model("SandyBridge events", 1, 2, remarks=(SIBLINGS,), stores="tlb", uncore=("uncore_arb", "uncore_cbox"), uncore_clock="uncore_cbox")
 IVY_BRIDGE = replace(SANDY_BRIDGE, driver="IvyBridge events", max_precise=3)
-HASWELL = replace(IVY_BRIDGE, driver="Haswell events", pebs_format=2, stores="level", call_stack=True, branch_trace=False)
+HASWELL = replace(IVY_BRIDGE, driver="Haswell events", pebs_format=2, stores="level", store_uops=True, call_stack=True, branch_trace=False)
 BROADWELL = replace(HASWELL, driver="Broadwell events", remarks=(), branch_trace=True)
-SKYLAKE = replace(BROADWELL, driver="Skylake events", pebs_format=3, lbr_depth=32, version=4, frontend=True)
+SKYLAKE = replace(BROADWELL, driver="Skylake events", pebs_format=3, lbr_depth=32, version=4, store_uops=False, frontend=True)
 
 
 def boxes(model, *names, clock="uncore_ubox"):

@@ -10,7 +10,7 @@ namespace gt_runner {
 namespace {
 
 /// A guest that reports for ever must not fill the host's memory.
-constexpr std::size_t most_lines = 200;
+constexpr std::size_t max_lines = 200;
 
 template <std::size_t N>
 std::string text_of(const std::array<char, N>& field) {
@@ -21,7 +21,7 @@ std::string text_of(const std::array<char, N>& field) {
 }
 
 void add_line(std::vector<std::string>& lines, std::string line) {
-  if (lines.size() < most_lines) lines.push_back(std::move(line));
+  if (lines.size() < max_lines) lines.push_back(std::move(line));
 }
 
 }  // namespace

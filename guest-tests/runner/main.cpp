@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "command_line.hpp"
-#include "machine/settle.hpp"
+#include "machine/automatic.hpp"
 #include "report.hpp"
 #include "support/error.hpp"
 #include "test_kernel.hpp"
@@ -19,7 +19,7 @@ struct Arguments {
   std::string kernel;
   std::string model{"skylake"};
   std::string source{"clock"};
-  std::string port{"kvm"};
+  std::string accel{"kvm"};
   std::string filter{"*"};
   std::string junit_file;
   unsigned threads{2};
@@ -36,20 +36,21 @@ int report_error(const vmm::Error& error) {
 }
 
 vmm::Result<gt_runner::RunOptions> options_of(const Arguments& arguments) {
-  if (arguments.port != "kvm" && arguments.port != "soft")
-    return vmm::usage_error(fmt::format("unknown port '{}'", vmm::printable(arguments.port)), "known ports: kvm, soft");
+  if (arguments.accel != "kvm" && arguments.accel != "soft")
+    return vmm::usage_error(fmt::format("unknown accelerator '{}'", vmm::printable(arguments.accel)),
+                            "known: kvm, soft");
   // Machine::create does this too, but only when a test runs: a wrong name must not skip every test first.
   vmm::MachineConfig machine{.kernel = arguments.kernel,
                              .threads_per_core = arguments.threads,
                              .model = arguments.model,
                              .source = arguments.source,
-                             .accel = arguments.port == "soft" ? vmm::Accel::soft : vmm::Accel::kvm};
-  VMM_TRY(vmm::settle(machine));
+                             .accel = arguments.accel == "soft" ? vmm::Accel::soft : vmm::Accel::kvm};
+  VMM_TRY(vmm::choose_automatic(machine));
   VMM_ASSIGN(const vmm::ResolvedConfig known, vmm::resolve(machine));
   return gt_runner::RunOptions{.model = arguments.model,
                                .source = std::string{known.source},
                                .threads_per_core = arguments.threads,
-                               .soft = arguments.port == "soft",
+                               .soft = arguments.accel == "soft",
                                .time_limit = std::chrono::seconds{arguments.seconds},
                                .source_options = {.compiling = {.after = arguments.compile_after}},
                                .statistics = arguments.statistics,
@@ -95,7 +96,7 @@ int main(int argc, char** argv) {
   app.add_option("--model", arguments.model, "CPU model of the virtual PMU").shows_default();
   app.add_option("--source", arguments.source, "counting source").shows_default();
   app.add_option("--threads", arguments.threads, "threads of a core; 1: its CPU has all counters").shows_default();
-  app.add_option("--port", arguments.port, "what runs the vCPU").shows_default();
+  app.add_option("--accel", arguments.accel, "what runs the vCPU").shows_default();
   app.add_option("--compile-after", arguments.compile_after,
                  "how often the engine begins a block before it compiles it; 0: never")
       .shows_default();

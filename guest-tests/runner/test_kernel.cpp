@@ -21,14 +21,14 @@ vmm::Failure bad_kernel(const std::string& path, std::string_view why) {
                           "give the .elf file that the build made of guest-tests/");
 }
 
-std::string text_of(std::span<const char> field) { return {field.data(), ::strnlen(field.data(), field.size())}; }
+std::string field_text(std::span<const char> field) { return {field.data(), ::strnlen(field.data(), field.size())}; }
 
 std::optional<Bytes> contents(const vmm::ByteView& file, const Elf64_Shdr& section) {
   return file.slice(section.sh_offset, section.sh_size);
 }
 
 /// The section called gt::test_section.
-constexpr std::uint64_t most_bytes = 256U << 20U;
+constexpr std::uint64_t max_bytes = 256U << 20U;
 
 std::optional<Bytes> find_tests(const vmm::ByteView& file, const Elf64_Ehdr& header) {
   const auto section_at = [&](unsigned i) { return file.read<Elf64_Shdr>(header.e_shoff + i * sizeof(Elf64_Shdr)); };
@@ -50,7 +50,7 @@ std::optional<Bytes> find_tests(const vmm::ByteView& file, const Elf64_Ehdr& hea
 vmm::Result<TestKernel> TestKernel::open(const std::string& path) {
   VMM_ASSIGN(const auto image,
              vmm::read_whole_file(
-                 path, {.what = "the test kernel", .advice = "give the file of the guest tests' build"}, most_bytes));
+                 path, {.what = "the test kernel", .advice = "give the file of the guest tests' build"}, max_bytes));
   const vmm::ByteView file{image};
   TestKernel kernel;
   kernel.path_ = path;
@@ -62,7 +62,7 @@ vmm::Result<TestKernel> TestKernel::open(const std::string& path) {
   if (!section) return bad_kernel(path, fmt::format("it has no section {}", gt::test_section));
   for (std::size_t i = 0; (i + 1) * sizeof(gt::TestDescriptor) <= section->size(); ++i) {
     const auto descriptor = *vmm::ByteView{*section}.read<gt::TestDescriptor>(i * sizeof(gt::TestDescriptor));
-    kernel.tests_.push_back({.index = i, .name = text_of(descriptor.name), .needs = descriptor.needs});
+    kernel.tests_.push_back({.index = i, .name = field_text(descriptor.name), .needs = descriptor.needs});
   }
   if (kernel.tests_.empty()) return bad_kernel(path, fmt::format("section {} lists no tests", gt::test_section));
   return kernel;

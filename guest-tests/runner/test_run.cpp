@@ -71,7 +71,7 @@ vmm::MachineConfig config_for(const TestKernel& kernel, const Test& test, const 
           .kvm_device = options.kvm_device,
           .pmu_time = options.pmu_time,
           .elf_arguments = {.rdi = test.index, .rsi = boot_flags(options)},
-          .most_ticks = options.tick_limit};
+          .max_ticks = options.tick_limit};
 }
 
 /// Adds all counters except "vcpu.": how long kicks took depends on the host, and differs each time.
@@ -121,6 +121,9 @@ std::string unmet_need(const Test& test, std::string_view source, Port port) {
   if ((test.needs & gt::need_exact_counts) != 0 && !is_exact(source))
     return fmt::format("needs exact counts, source '{}' estimates", source);
   const vmm::SourceRow* const row = vmm::find_source(source);
+  const bool time_only = row != nullptr && !row->traits.exact_counts && !row->traits.needs_host_pmu;
+  if ((test.needs & gt::need_all_events) != 0 && time_only)
+    return fmt::format("needs all events, source '{}' counts time only", source);
   if ((test.needs & gt::need_records) != 0 && row == nullptr)
     return fmt::format("needs PEBS, source '{}' has KVM's own PMU", source);
   if ((test.needs & gt::need_uncore) != 0 && row == nullptr)

@@ -10,8 +10,11 @@
 #include "gt/pmu.hpp"
 #include "gt/test.hpp"
 #include "vpmu/bts.hpp"
+#include "vpmu/x86.hpp"
 
 namespace {
+
+namespace x86 = vpmu::x86;
 
 namespace pmu = gt::pmu;
 namespace dbg = gt::pmu::reg::debugctl;
@@ -77,7 +80,7 @@ GT_TEST(Bts_RecordsExceptionsAndTheirReturn, gt::need_exact_counts) {
   gt::gt_branch_ud2(trace_on);
   GT_REQUIRE(stored() >= 2);
   GT_EQUAL(record(0).from, address(gt::gt_branch_ud2_at));
-  GT_EQUAL(record(0).to, gt::vector_stub(gt::vector_ud));
+  GT_EQUAL(record(0).to, gt::vector_stub(x86::vector::UD));
   const BtsRecord last = record(stored() - 1);
   GT_EQUAL(last.to, address(gt::gt_branch_ud2_behind));
   GT_EQUAL(*reinterpret_cast<const std::uint8_t*>(last.from), 0x48U);  // IRETQ is 48 CF
@@ -94,7 +97,7 @@ GT_TEST(Bts_RecordsInterrupts, gt::need_exact_counts) {
   GT_REQUIRE(pmu::pmi_count() == 1);
   unsigned entries = 0;
   for (std::uint64_t i = 0; i < stored(); ++i)
-    if (record(i).to == gt::vector_stub(gt::vector_nmi)) {
+    if (record(i).to == gt::vector_stub(x86::vector::NMI)) {
       GT_EQUAL(record(i).from, pmu::pmi(0).rip);
       GT_EQUAL(i, 2U);
       ++entries;
@@ -235,7 +238,7 @@ GT_TEST(Bts_FollowsThePebsRecord, gt::need_exact_counts | gt::need_records) {
   GT_EQUAL(pmu::pmi_count(), 1U);
   GT_EQUAL(pmu::pmi(0).status, pmu::status::OVF_DSBuffer::mask);
   GT_EQUAL(record(1).from, address(gt::gt_branch_loop_branch));
-  GT_EQUAL(record(2).to, gt::vector_stub(gt::vector_nmi));
+  GT_EQUAL(record(2).to, gt::vector_stub(x86::vector::NMI));
 }
 
 // Rules Z1 to Z4: the threshold of BTS freezes as the overflow of a counter does.

@@ -1,13 +1,18 @@
 // Lines that software has flushed come from memory again: SDM 2A CLFLUSH and CLFLUSHOPT, 2C WBINVD. The architectural
 // LLC events show it (SDM 3B table 18-1). Only for sources that model the caches.
+#include <array>
+
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
 #include "gt/interrupts.hpp"
 #include "gt/paging.hpp"
 #include "gt/pmu.hpp"
 #include "gt/test.hpp"
+#include "vpmu/x86.hpp"
 
 namespace {
+
+namespace x86 = vpmu::x86;
 
 namespace pmu = gt::pmu;
 
@@ -84,6 +89,46 @@ GT_TEST(CacheFlush_LoadsBehindClflushoptMiss, gt::need_hit_levels) {
   check_missed(flush_and_load<Flush::clflushopt>());
 }
 
+constexpr std::uint64_t prefetched = line + (1ULL << 20), nowhere = 1ULL << 46;
+
+// SDM 2B PREFETCHW: a prefetch is a load that brings its line, so the load behind it misses nothing; where nothing is
+// mapped it is still a load, and does not fault.
+GT_TEST(Prefetch_IsALoadThatBringsItsLine, gt::need_hit_levels) {
+  begin(pmu::os);
+  for (std::uint64_t i = 0; i < rounds; ++i)
+    asm volatile("prefetcht0 (%0)\n mov (%0), %%rax" ::"r"(prefetched + i * line_bytes) : "rax", "memory");
+  const Counted both = end();
+  GT_CHECK(both.misses >= rounds && both.misses < rounds + few);
+  GT_CHECK(both.loads >= 2 * rounds && both.loads < 2 * rounds + few);
+  GT_CHECK(both.stores < few);
+  begin(pmu::os);
+  for (std::uint64_t i = 0; i < rounds; ++i) asm volatile("prefetchnta (%0)" ::"r"(nowhere) : "memory");
+  const Counted from_nowhere = end();
+  GT_CHECK(from_nowhere.misses < few);
+  GT_CHECK(from_nowhere.loads >= rounds && from_nowhere.loads < rounds + few);
+}
+
+// SDM 3C table 19-4: SW_PREFETCH_ACCESS, by kind.
+GT_TEST(Prefetch_IsCountedByItsKind, gt::need_hit_levels) {
+  if (gt::cpu::facts().microarchitecture != gt::cpu::Microarchitecture::skylake)
+    gt::skip("only Skylake counts prefetches by their kind");
+  pmu::stop();
+  constexpr std::array<std::uint8_t, 4> umasks{0x01, 0x02, 0x04, 0x08};
+  for (unsigned i = 0; i < umasks.size(); ++i) pmu::program(i, pmu::select({0x32, umasks[i]}, pmu::os), 0);
+  pmu::start(0xF);
+  asm volatile(
+      "prefetchnta (%0)\n"
+      ".rept 2\n prefetcht0 (%0)\n .endr\n"
+      ".rept 3\n prefetcht1 (%0)\n prefetcht2 (%0)\n .endr\n"
+      ".rept 4\n prefetchw (%0)\n .endr\n" ::"r"(line)
+      : "memory");
+  pmu::stop();
+  GT_EQUAL(pmu::counter(0), 1U);
+  GT_EQUAL(pmu::counter(1), 2U);
+  GT_EQUAL(pmu::counter(2), 6U);
+  GT_EQUAL(pmu::counter(3), 4U);
+}
+
 // SDM 2A CPUID, leaf 07H: CLFLUSHOPT came with Skylake.
 GT_TEST(CacheFlush_ClflushoptIsThereFromSkylakeOn) {
   if (gt::cpu::facts().microarchitecture != gt::cpu::Microarchitecture::skylake) {
@@ -156,7 +201,7 @@ GT_TEST(CacheFlush_FaultsAsALoadDoes) {
   gt::paging::unmap(window);
   for (const std::uint64_t at : {window + 8, non_canonical}) {
     const gt::Outcome outcome = try_clflush(at);
-    GT_EQUAL(outcome.vector, at == non_canonical ? gt::vector_gp : gt::vector_pf);
+    GT_EQUAL(outcome.vector, at == non_canonical ? x86::vector::GP : x86::vector::PF);
     if (at != non_canonical) GT_EQUAL(outcome.cr2, at);
     GT_EQUAL(outcome.error_code, 0U);
   }

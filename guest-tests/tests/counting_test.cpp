@@ -8,8 +8,11 @@
 #include "gt/pmu.hpp"
 #include "gt/streams.hpp"
 #include "gt/test.hpp"
+#include "vpmu/x86.hpp"
 
 namespace {
+
+namespace x86 = vpmu::x86;
 
 namespace pmu = gt::pmu;
 using gt::MixedStream;
@@ -59,8 +62,7 @@ GT_TEST(Counting_TellsBranchesApart, gt::need_exact_counts) {
 }
 
 GT_TEST(Counting_IsExactInX87AndVectorCode, gt::need_exact_counts) {
-  constexpr std::uint64_t osfxsr = 1U << 9;
-  gt::write_cr4(gt::read_cr4() | osfxsr);
+  gt::write_cr4(gt::read_cr4() | x86::cr4::OSFXSR::mask);
   data = {3ULL | 4ULL << 32};
   const FourCounts n =
       count(gt::gt_vector_stream, {pmu::instructions, gt::cpu::facts().loads, gt::cpu::facts().stores, pmu::branches});

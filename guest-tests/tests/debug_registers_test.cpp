@@ -7,15 +7,13 @@
 #include "gt/pmu.hpp"
 #include "gt/streams.hpp"
 #include "gt/test.hpp"
+#include "vpmu/x86.hpp"
 
 namespace {
 
-namespace pmu = gt::pmu;
+namespace x86 = vpmu::x86;
 
-constexpr std::uint64_t dr7_local0 = 1, dr7_fixed = 0x400;
-constexpr std::uint64_t dr7_write0 = 1ULL << 16, dr7_length8 = 2ULL << 18;
-constexpr std::uint64_t dr6_b0 = 1, dr6_bs = 1ULL << 14, dr6_any = 0xF;
-constexpr std::uint64_t rflags_rf = 1ULL << 16, rflags_tf = 1ULL << 8;
+namespace pmu = gt::pmu;
 
 struct Seen {
   volatile std::uint32_t count;
@@ -29,12 +27,12 @@ void set_up() {
   pmu::stop();
   pmu::program(0, pmu::select(pmu::instructions, pmu::os), 77);
   GT_EQUAL(gt::try_rdpmc(0).value, 77U);
-  gt::on_vector(gt::vector_db, [](gt::InterruptFrame& frame) {
+  gt::on_vector(x86::vector::DB, [](gt::InterruptFrame& frame) {
     debug_exceptions.count = debug_exceptions.count + 1;
     debug_exceptions.dr6 = gt::read_dr6();
     debug_exceptions.rip = frame.rip;
     gt::write_dr6(0);
-    frame.rflags = (frame.rflags | rflags_rf) & ~rflags_tf;
+    frame.rflags = (frame.rflags | x86::rflags::RF::mask) & ~x86::rflags::TF::mask;
   });
   gt::write_dr6(0);
 }
@@ -48,9 +46,9 @@ std::uint64_t run_to_a_label() {
   std::uint64_t at = 0;
   asm volatile("lea 1f(%%rip), %0\n mov %0, %%dr0\n mov %1, %%dr7\n rdmsr\n 1: nop\n"
                : "=&r"(at)
-               : "r"(dr7_fixed | dr7_local0), "c"(pmu::msr::IA32_PERF_GLOBAL_CTRL.value())
+               : "r"(x86::dr7::fixed | x86::dr7::L0::mask), "c"(pmu::msr::IA32_PERF_GLOBAL_CTRL.value())
                : "rax", "rdx", "memory");
-  gt::write_dr7(dr7_fixed);
+  gt::write_dr7(x86::dr7::fixed);
   return at;
 }
 
@@ -60,7 +58,7 @@ GT_TEST(GuestDebugging_ExecutionBreakpointFires) {
     const std::uint64_t at = run_to_a_label();
     GT_EQUAL(debug_exceptions.count, n);
     GT_EQUAL(debug_exceptions.rip, at);
-    GT_EQUAL(debug_exceptions.dr6 & (dr6_any | dr6_bs), dr6_b0);
+    GT_EQUAL(debug_exceptions.dr6 & (x86::dr6::B::mask | x86::dr6::BS::mask), x86::dr6::B::make(1));
     GT_EQUAL(gt::try_rdpmc(0).value, 77U);
   }
 }
@@ -68,25 +66,26 @@ GT_TEST(GuestDebugging_ExecutionBreakpointFires) {
 // As on hardware, a breakpoint is in force from the instruction after MOV DR on, without an exit in between.
 GT_TEST(GuestDebugging_BreakpointIsInForceAtOnce) {
   set_up();
-  asm volatile("lea 1f(%%rip), %%rax\n mov %%rax, %%dr0\n mov %0, %%dr7\n 1: nop\n" ::"r"(dr7_fixed | dr7_local0)
-               : "rax", "memory");
+  asm volatile(
+      "lea 1f(%%rip), %%rax\n mov %%rax, %%dr0\n mov %0, %%dr7\n 1: nop\n" ::"r"(x86::dr7::fixed | x86::dr7::L0::mask)
+      : "rax", "memory");
   GT_EQUAL(debug_exceptions.count, 1U);
-  gt::write_dr7(dr7_fixed);
+  gt::write_dr7(x86::dr7::fixed);
 }
 
 GT_TEST(GuestDebugging_DataBreakpointFires) {
   set_up();
   gt::write_dr0(reinterpret_cast<std::uint64_t>(&watched));
-  gt::write_dr7(dr7_fixed | dr7_local0 | dr7_write0 | dr7_length8);
+  gt::write_dr7(x86::dr7::fixed | x86::dr7::L0::mask | x86::dr7::RW0::make(1) | x86::dr7::LEN0::make(2));
   let_the_host_look();
   for (std::uint32_t n = 1; n <= 3; ++n) {
     watched = n;
     GT_EQUAL(debug_exceptions.count, n);
-    GT_EQUAL(debug_exceptions.dr6 & (dr6_any | dr6_bs), dr6_b0);
+    GT_EQUAL(debug_exceptions.dr6 & (x86::dr6::B::mask | x86::dr6::BS::mask), x86::dr6::B::make(1));
     GT_EQUAL(gt::try_rdpmc(0).value, 77U);
     GT_EQUAL(debug_exceptions.count, n);
   }
-  gt::write_dr7(dr7_fixed);
+  gt::write_dr7(x86::dr7::fixed);
 }
 
 GT_TEST(GuestDebugging_SingleStepFires) {
@@ -95,18 +94,18 @@ GT_TEST(GuestDebugging_SingleStepFires) {
   asm volatile("pushfq\n orq $0x100, (%%rsp)\n popfq\n nop\n 1: lea 1b(%%rip), %0\n" : "=r"(after)::"memory", "cc");
   GT_EQUAL(debug_exceptions.count, 1U);
   GT_EQUAL(debug_exceptions.rip, after);
-  GT_EQUAL(debug_exceptions.dr6 & (dr6_any | dr6_bs), dr6_bs);
+  GT_EQUAL(debug_exceptions.dr6 & (x86::dr6::B::mask | x86::dr6::BS::mask), x86::dr6::BS::mask);
 }
 
 GT_TEST(GuestDebugging_RegistersReadBackWhatWasWritten) {
   set_up();
   gt::write_dr0(0x1234'5678);
-  gt::write_dr7(dr7_fixed | dr7_local0);
+  gt::write_dr7(x86::dr7::fixed | x86::dr7::L0::mask);
   GT_EQUAL(gt::try_rdpmc(0).value, 77U);
   GT_EQUAL(gt::read_dr0(), 0x1234'5678U);
-  GT_EQUAL(gt::read_dr7(), dr7_fixed | dr7_local0);
-  gt::write_dr7(dr7_fixed);
-  GT_EQUAL(gt::read_dr7(), dr7_fixed);
+  GT_EQUAL(gt::read_dr7(), x86::dr7::fixed | x86::dr7::L0::mask);
+  gt::write_dr7(x86::dr7::fixed);
+  GT_EQUAL(gt::read_dr7(), x86::dr7::fixed);
 }
 
 // RDPMC must still work when the guest uses all four breakpoints.
@@ -114,25 +113,25 @@ GT_TEST(GuestDebugging_RdpmcWorksWithAllBreakpointsInUse) {
   set_up();
   constexpr std::uint64_t all_local = 0x55;
   asm volatile("mov %0, %%dr0\n mov %0, %%dr1\n mov %0, %%dr2\n mov %0, %%dr3\n" ::"r"(0x3000'0000ULL));
-  gt::write_dr7(dr7_fixed | all_local);
+  gt::write_dr7(x86::dr7::fixed | all_local);
   pmu::program(0, pmu::select(pmu::instructions, pmu::os), 78);
   GT_EQUAL(gt::try_rdpmc(0).value, 78U);
-  GT_EQUAL(gt::read_dr7(), dr7_fixed | all_local);
+  GT_EQUAL(gt::read_dr7(), x86::dr7::fixed | all_local);
   GT_EQUAL(debug_exceptions.count, 0U);
-  gt::write_dr7(dr7_fixed);
+  gt::write_dr7(x86::dr7::fixed);
 }
 
 // #GP of other causes reaches the guest's handler, with its error code, and RDPMC still works.
 GT_TEST(GuestDebugging_GeneralProtectionIsDelivered) {
   set_up();
   for (unsigned round = 0; round < 3; ++round) {
-    GT_EQUAL(gt::try_load(0x8000'0000'0000'0000UL).vector, gt::vector_gp);
+    GT_EQUAL(gt::try_load(0x8000'0000'0000'0000UL).vector, x86::vector::GP);
     const gt::Outcome msr = gt::try_wrmsr(pmu::msr::IA32_PERF_GLOBAL_STATUS, 0);
-    GT_EQUAL(msr.vector, gt::vector_gp);
+    GT_EQUAL(msr.vector, x86::vector::GP);
     GT_EQUAL(msr.error_code, 0U);
     gt::arm_guard();
     asm volatile("1: mov %w0, %%es\n2:\n" GT_GUARD("1b", "2b")::"r"(0x60) : "memory");
-    GT_EQUAL(gt::guard_outcome(0).vector, gt::vector_gp);
+    GT_EQUAL(gt::guard_outcome(0).vector, x86::vector::GP);
     GT_EQUAL(gt::guard_outcome(0).error_code, 0x60U);  // the selector, beyond the GDT's limit
     GT_EQUAL(gt::try_rdpmc(0).value, 77U);
   }
@@ -140,7 +139,7 @@ GT_TEST(GuestDebugging_GeneralProtectionIsDelivered) {
 
 /// DR7 for breakpoint `i`, with its R/W and LEN fields.
 constexpr std::uint64_t dr7_for(unsigned i, std::uint64_t access, std::uint64_t length) {
-  return dr7_fixed | 1ULL << (2 * i) | access << (16 + 4 * i) | length << (18 + 4 * i);
+  return x86::dr7::fixed | 1ULL << (2 * i) | access << (16 + 4 * i) | length << (18 + 4 * i);
 }
 
 void write_address(unsigned i, std::uint64_t at) {
@@ -176,11 +175,11 @@ GT_TEST(GuestDebugging_EachRegisterWatchesWhileCounting) {
         (row.outside < 8 ? byte + row.outside : &beyond)[0] = 1;
         GT_EQUAL(debug_exceptions.count, access == on_access ? 2 * (n - 1) : n - 1);
         byte[row.inside] = static_cast<std::uint8_t>(n);
-        GT_EQUAL(debug_exceptions.dr6 & (dr6_any | dr6_bs), std::uint64_t{1} << i);
+        GT_EQUAL(debug_exceptions.dr6 & (x86::dr6::B::mask | x86::dr6::BS::mask), std::uint64_t{1} << i);
         (void)byte[row.inside];
         GT_EQUAL(debug_exceptions.count, access == on_access ? 2 * n : n);
       }
-      gt::write_dr7(dr7_fixed);
+      gt::write_dr7(x86::dr7::fixed);
     }
   }
   if (gt::exact_counts()) GT_CHECK(pmu::counter(0) > 77 + 500);
@@ -196,7 +195,7 @@ GT_TEST(GuestDebugging_CodeBesideABreakpointIsCounted, gt::need_exact_counts) {
   pmu::write_counter(0, 0);
   gt::gt_counted_loop(pmu::gp_bit(0), rounds);
   const std::uint64_t with_breakpoint = pmu::counter(0);
-  gt::write_dr7(dr7_fixed);
+  gt::write_dr7(x86::dr7::fixed);
   pmu::write_counter(0, 0);
   gt::gt_counted_loop(pmu::gp_bit(0), rounds);
   GT_CHECK(with_breakpoint > rounds * gt::counted_loop_length);
@@ -212,13 +211,13 @@ GT_TEST(GuestDebugging_BreakpointOnTheGpHandlerFires) {
     std::uint64_t base;
   } idtr{};
   asm volatile("sidt %0" : "=m"(idtr));
-  const auto* const gate = reinterpret_cast<const std::uint64_t*>(idtr.base + gt::vector_gp * 16);
+  const auto* const gate = reinterpret_cast<const std::uint64_t*>(idtr.base + x86::vector::GP * 16);
   const std::uint64_t handler = (gate[0] & 0xFFFF) | (gate[0] >> 48 << 16) | (gate[1] << 32);
   gt::write_dr0(handler);
-  gt::write_dr7(dr7_fixed | dr7_local0);
+  gt::write_dr7(x86::dr7::fixed | x86::dr7::L0::mask);
   let_the_host_look();
-  GT_EQUAL(gt::try_load(0x8000'0000'0000'0000UL).vector, gt::vector_gp);
-  gt::write_dr7(dr7_fixed);
+  GT_EQUAL(gt::try_load(0x8000'0000'0000'0000UL).vector, x86::vector::GP);
+  gt::write_dr7(x86::dr7::fixed);
   GT_EQUAL(debug_exceptions.count, 1U);
   GT_EQUAL(debug_exceptions.rip, handler);
 }

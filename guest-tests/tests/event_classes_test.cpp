@@ -8,8 +8,11 @@
 #include "gt/pebs.hpp"
 #include "gt/pmu.hpp"
 #include "gt/test.hpp"
+#include "vpmu/x86.hpp"
 
 namespace {
+
+namespace x86 = vpmu::x86;
 
 namespace pmu = gt::pmu;
 using gt::cpu::Microarchitecture;
@@ -26,9 +29,8 @@ bool is_of(Microarchitecture first, Microarchitecture last) {
 
 /// SDM 3A 9.6.1: lets code use the vector registers.
 void enable_vectors() {
-  constexpr std::uint64_t osfxsr = 1ULL << 9, em = 1ULL << 2, ts = 1ULL << 3;
-  gt::write_cr4(gt::read_cr4() | osfxsr);
-  gt::write_cr0(gt::read_cr0() & ~(em | ts));
+  gt::write_cr4(gt::read_cr4() | x86::cr4::OSFXSR::mask);
+  gt::write_cr0(gt::read_cr0() & ~(x86::cr0::EM::mask | x86::cr0::TS::mask));
 }
 
 /// How often the event counts on PMC0 during `run`.
@@ -67,6 +69,60 @@ GT_TEST(EventClasses_TellVectorCodeByWhatItComputesIn, gt::need_exact_counts) {
   GT_EQUAL(count(vector_integer, vector_code), 13U);
   GT_EQUAL(count(mmx, vector_code), 18U);
   GT_EQUAL(count(x87, vector_code), 9U);
+}
+
+// SDM 3B tables 19-3, 19-5, 19-9, 19-13: arithmetic counts, also in sums of umasks; conversions, comparisons, logic and
+// moves do not.
+GT_TEST(EventClasses_CountFloatingPointOperations, gt::need_exact_counts) {
+  struct Row {
+    pmu::Event event;
+    std::uint64_t count;
+  };
+  const auto code = [] {
+    vector_code();
+    asm volatile(
+        "cvtsi2sd %eax, %xmm2\n comisd %xmm2, %xmm2\n xorps %xmm2, %xmm2\n movaps %xmm2, %xmm3\n"
+        "haddps %xmm2, %xmm2\n dpps $255, %xmm2, %xmm3\n");
+  };
+  enable_vectors();
+  const auto expect = [&code](std::initializer_list<Row> rows) {
+    for (const Row& row : rows) GT_EQUAL(count(row.event, code), row.count);
+  };
+  // HADDPS is one operation, DPPS is two.
+  constexpr std::uint64_t ps = 5 + 1 + 2, ss = 7, pd = 3, sd = 11;
+  if (is_of(Microarchitecture::broadwell, Microarchitecture::skylake))
+    expect({{{0xC7, 0x01}, sd},
+            {{0xC7, 0x02}, ss},
+            {{0xC7, 0x03}, sd + ss},
+            {{0xC7, 0x04}, pd},
+            {{0xC7, 0x08}, ps},
+            {{0xC7, 0x15}, sd + pd},
+            {{0xC7, 0x0A}, ss + ps},
+            {{0xC7, 0x20}, 0},
+            {{0xC7, 0xFF}, sd + ss + pd + ps}});
+  else if (is_of(Microarchitecture::sandy_bridge, Microarchitecture::ivy_bridge))
+    expect({{{0x10, 0x80}, sd},
+            {{0x10, 0x20}, ss},
+            {{0x10, 0x10}, pd},
+            {{0x10, 0x40}, ps},
+            {{0x10, 0xA0}, sd + ss},
+            {{0x10, 0x01}, 9},
+            {{0x11, 0x01}, 0}});
+  else if (is_of(Microarchitecture::nehalem, Microarchitecture::westmere))
+    expect({{{0x10, 0x04}, ps + ss + pd + sd},
+            {{0x10, 0x10}, ps + pd},
+            {{0x10, 0x20}, ss + sd},
+            {{0x10, 0x40}, ps + ss},
+            {{0x10, 0x80}, pd + sd},
+            {{0x10, 0x30}, ps + ss + pd + sd},
+            {{0x10, 0x01}, 9},
+            {{0x10, 0x02}, 17},
+            {{0x10, 0x08}, 13},
+            {{0x12, 0x20}, 13},
+            {{0xFD, 0x20}, 17},
+            {{0xFD, 0x01}, 0}});
+  else
+    gt::skip("this processor has no events of floating-point operations");
 }
 
 GT_TEST(EventClasses_CountNoOperations, gt::need_exact_counts) {

@@ -135,11 +135,11 @@ GT_TEST(Frontend_CountsItlbMissesOfOlderProcessors, gt::need_hit_levels) {
 // SDM 3B 18.13.1.4: the record is for an instruction whose line missed, the first instruction of that line.
 GT_TEST(Frontend_RecordsStandOnTheInstructionThatMissed, gt::need_hit_levels) {
   need_frontend();
-  constexpr unsigned most = 64;
+  constexpr unsigned max = 64;
   for (const std::uint64_t choice : {dsb_miss, l1i_miss, bubbles(8, 4)}) {
     write_chain(code, in_l2, line_bytes);
     count(choice, code);
-    pebs::set_up(2 * most, pebs::no_threshold);
+    pebs::set_up(2 * max, pebs::no_threshold);
     pebs::set_reset(0, 20);
     gt::wrmsr(pmu::msr::MSR_PEBS_FRONTEND, choice);
     pmu::program(0, pmu::select(frontend_retired, pmu::os), pmu::minus(20));
@@ -149,7 +149,7 @@ GT_TEST(Frontend_RecordsStandOnTheInstructionThatMissed, gt::need_hit_levels) {
     pmu::stop();
     gt::wrmsr(pmu::msr::IA32_PEBS_ENABLE, 0);
     const std::uint64_t records = pebs::records_written();
-    GT_REQUIRE(records >= most);
+    GT_REQUIRE(records >= max);
     std::uint64_t right = 0;
     for (std::uint64_t i = 0; i < records; ++i) {
       const std::uint64_t at = pebs::record(i)[Slot::eventing_ip];

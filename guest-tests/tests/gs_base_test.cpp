@@ -7,8 +7,11 @@
 #include "gt/interrupts.hpp"
 #include "gt/pmu.hpp"
 #include "gt/test.hpp"
+#include "vpmu/x86.hpp"
 
 namespace {
+
+namespace x86 = vpmu::x86;
 
 namespace pmu = gt::pmu;
 
@@ -107,7 +110,7 @@ void as_a_kernel_does(gt::InterruptFrame&) {
 /// Runs `window` again and again, with the overflow and its NMI at each of its instructions in turn.
 template <class Window>
 void interrupt_each_instruction(Window window) {
-  gt::on_vector(gt::vector_nmi, as_a_kernel_does);
+  gt::on_vector(x86::vector::NMI, as_a_kernel_does);
   gt::apic::enable();
   gt::apic::write(gt::apic::lvtpc_offset, gt::apic::lvtpc::nmi);
   gt::wrmsr(gs_base, ours);

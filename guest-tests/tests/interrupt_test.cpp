@@ -7,8 +7,11 @@
 #include "gt/interrupts.hpp"
 #include "gt/pmu.hpp"
 #include "gt/test.hpp"
+#include "vpmu/x86.hpp"
 
 namespace {
+
+namespace x86 = vpmu::x86;
 
 namespace pmu = gt::pmu;
 
@@ -90,25 +93,25 @@ GT_TEST(Interrupts_EndAHalt) {
   end();
 }
 
-constexpr unsigned most_nmis = 8;
-constinit std::array<std::uint64_t, most_nmis> nmi_at{};
+constexpr unsigned max_nmis = 8;
+constinit std::array<std::uint64_t, max_nmis> nmi_at{};
 constinit volatile unsigned nmis = 0;
 
 // Restarts the counter, so that the handler's last instructions and its IRET count towards the next overflow.
 void overflow_soon_again(gt::InterruptFrame& frame) {
   pmu::stop();
-  if (nmis < most_nmis) nmi_at[nmis] = frame.rip;
+  if (nmis < max_nmis) nmi_at[nmis] = frame.rip;
   nmis = nmis + 1;
   pmu::acknowledge(pmu::gp_bit(0));
   gt::apic::write(gt::apic::lvtpc_offset, gt::apic::lvtpc::nmi);
-  if (nmis >= most_nmis) return;
+  if (nmis >= max_nmis) return;
   gt::wrmsr(vpmu::msr::IA32_PMC0, pmu::minus(200));
   pmu::start(pmu::gp_bit(0));
 }
 
 // IRET unmasks NMIs: the next one must not wait for another IRET. SDM 3A 6.7.1.
 GT_TEST(Interrupts_NmisAreTakenSoonBehindAnIretFromOne, gt::need_exact_counts) {
-  gt::on_vector(gt::vector_nmi, overflow_soon_again);
+  gt::on_vector(x86::vector::NMI, overflow_soon_again);
   gt::apic::enable();
   gt::apic::write(gt::apic::lvtpc_offset, gt::apic::lvtpc::nmi);
   nmis = 0;
@@ -119,8 +122,8 @@ GT_TEST(Interrupts_NmisAreTakenSoonBehindAnIretFromOne, gt::need_exact_counts) {
   asm volatile("1: .rept 2000\n nop\n .endr\n 2: lea 1b(%%rip), %0\n lea 2b(%%rip), %1"
                : "=r"(begin), "=r"(end)::"memory");
   pmu::stop();
-  GT_EQUAL(nmis, most_nmis);
-  for (unsigned i = 0; i < most_nmis; ++i) {
+  GT_EQUAL(nmis, max_nmis);
+  for (unsigned i = 0; i < max_nmis; ++i) {
     GT_CHECK(nmi_at[i] >= (i == 0 ? begin : nmi_at[i - 1]));
     GT_CHECK(nmi_at[i] <= end);
     if (i != 0) GT_CHECK(nmi_at[i] - nmi_at[i - 1] <= 200);

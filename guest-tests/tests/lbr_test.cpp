@@ -6,8 +6,11 @@
 #include "gt/pmu.hpp"
 #include "gt/sampling.hpp"
 #include "gt/test.hpp"
+#include "vpmu/x86.hpp"
 
 namespace {
+
+namespace x86 = vpmu::x86;
 
 namespace pmu = gt::pmu;
 namespace dbg = gt::pmu::reg::debugctl;
@@ -122,7 +125,7 @@ GT_TEST(Lbr_SelectByLevel, gt::need_exact_counts) {
   for (std::uint64_t back = 0; back < depth(); ++back) {
     const Branch b = recorded(back);
     GT_CHECK(b.to != address(gt::gt_user_trampoline));
-    if (b.from == address(gt::gt_user_done) && b.to == gt::vector_stub(gt::vector_ud)) ++exits;
+    if (b.from == address(gt::gt_user_done) && b.to == gt::vector_stub(x86::vector::UD)) ++exits;
   }
   GT_EQUAL(exits, 1U);
 }
@@ -134,7 +137,7 @@ GT_TEST(Lbr_RecordsExceptionsAndTheirReturn, gt::need_exact_counts) {
   gt::gt_branch_ud2(dbg::LBR::mask);
   GT_EQUAL((tos() + depth() - before) % depth(), 2U);
   GT_EQUAL(recorded(1).from, address(gt::gt_branch_ud2_at));
-  GT_EQUAL(recorded(1).to, gt::vector_stub(gt::vector_ud));
+  GT_EQUAL(recorded(1).to, gt::vector_stub(x86::vector::UD));
   GT_EQUAL(recorded(0).to, address(gt::gt_branch_ud2_behind));
 }
 
@@ -217,13 +220,12 @@ constinit volatile std::uint64_t debugctl_in_handler = 0;
 
 // Rule Z11: #DB stops recording before it is delivered, so that it is not recorded itself.
 GT_TEST(Lbr_StopsAtADebugException, gt::need_exact_counts) {
-  constexpr std::uint64_t break_on_dr0 = 0x402, rflags_rf = vpmu::bit(16);
-  gt::on_vector(gt::vector_db, [](gt::InterruptFrame& frame) {
+  gt::on_vector(x86::vector::DB, [](gt::InterruptFrame& frame) {
     debugctl_in_handler = gt::rdmsr(pmu::msr::IA32_DEBUGCTL);
-    frame.rflags |= rflags_rf;
+    frame.rflags |= x86::rflags::RF::mask;
   });
   gt::write_dr0(address(gt::gt_kind_call));
-  gt::write_dr7(break_on_dr0);
+  gt::write_dr7(x86::dr7::fixed | x86::dr7::G0::mask);
   const std::uint64_t before = tos();
   gt::gt_branch_kinds(dbg::LBR::mask | dbg::BTF::mask | dbg::TR::mask);
   gt::write_dr7(0x400);
@@ -236,8 +238,8 @@ GT_TEST(Lbr_StopsAtADebugException, gt::need_exact_counts) {
 // software finds the instruction if the record does not name it.
 GT_TEST(Lbr_FreezesAtThePebsRecord, gt::need_exact_counts | gt::need_records) {
   unsigned judged = 0;
-  constexpr std::uint64_t shortest = 200;  // into the loop
-  for (std::uint64_t period = shortest; period < shortest + gt::MarkedLoop::instructions; ++period) {
+  constexpr std::uint64_t min = 200;  // into the loop
+  for (std::uint64_t period = min; period < min + gt::MarkedLoop::instructions; ++period) {
     const std::uint32_t pmis = pmu::pmi_count();
     gt::pebs::set_up(4, 1);
     pmu::acknowledge(pmu::global_status());

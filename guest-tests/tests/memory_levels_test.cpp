@@ -8,8 +8,11 @@
 #include "gt/pebs.hpp"
 #include "gt/pmu.hpp"
 #include "gt/test.hpp"
+#include "vpmu/x86.hpp"
 
 namespace {
+
+namespace x86 = vpmu::x86;
 
 namespace pmu = gt::pmu;
 namespace pebs = gt::pebs;
@@ -154,11 +157,10 @@ void map_what_faulted(gt::InterruptFrame&) {
 
 // A load that is repeated after its fault counts like any other, in spite of RF in the frame (SDM 3B 17.3.1.1).
 GT_TEST(MemoryLevels_LoadsDoneOverAfterAFaultAreSomewhere, gt::need_hit_levels) {
-  constexpr std::uint64_t page_fault = 14;
   const bool has_l1_miss = exists(facts().l1_miss);
   if (!has_l1_miss && !exists(facts().l3_miss)) gt::skip("this processor has no event of loads that missed");
   warm_up(in_l1);
-  gt::on_vector(page_fault, map_what_faulted);
+  gt::on_vector(x86::vector::PF, map_what_faulted);
   for (std::uint64_t page = 0; page < faulting_pages; ++page) gt::paging::unmap(gt::paging::window + page * 4096);
   // These lines have not been accessed before: misses of the L1 come from memory.
   const std::array events{facts().loads, facts().l1_hit, has_l1_miss ? facts().fill_buffer_hit : facts().l2_hit,

@@ -5,8 +5,11 @@
 #include "gt/cpu.hpp"
 #include "gt/pmu.hpp"
 #include "gt/test.hpp"
+#include "vpmu/x86.hpp"
 
 namespace {
+
+namespace x86 = vpmu::x86;
 
 namespace msr = vpmu::msr;
 namespace reg = vpmu::reg;
@@ -65,7 +68,7 @@ void check_each_bit(const Row& row, MsrIndex index) {
     const bool legal = (row.legal & value) != 0;
     gt::wrmsr(index, 0);
     const gt::Outcome write = gt::try_wrmsr(index, value);
-    if (!GT_EQUAL_AT(row.name, write.vector, legal ? gt::Outcome::none : gt::vector_gp)) return;
+    if (!GT_EQUAL_AT(row.name, write.vector, legal ? gt::Outcome::none : x86::vector::GP)) return;
     if (!legal) GT_EQUAL_AT(row.name, write.error_code, 0U);
     const std::uint64_t expected = legal && row.access == Access::read_write ? value : 0;
     if (!GT_EQUAL_AT(row.name, gt::rdmsr(index), expected)) return;
@@ -110,11 +113,11 @@ GT_TEST(MsrLegality_PebsRegisters) {
   if (gt::cpu::facts().microarchitecture == gt::cpu::Microarchitecture::skylake)
     check_each_bit({.name = "MSR_PEBS_FRONTEND", .legal = frontend_bits}, msr::MSR_PEBS_FRONTEND);
   else
-    GT_EQUAL(gt::try_rdmsr(msr::MSR_PEBS_FRONTEND).vector, gt::vector_gp);
+    GT_EQUAL(gt::try_rdmsr(msr::MSR_PEBS_FRONTEND).vector, x86::vector::GP);
   for (unsigned i = 0; i < gt::cpu::facts().offcore_registers; ++i)
     check_each_bit({.name = "MSR_OFFCORE_RSP_x", .legal = gt::cpu::facts().offcore_bits}, msr::MSR_OFFCORE_RSP_0 + i);
   if (gt::cpu::facts().offcore_registers == 1)
-    GT_EQUAL(gt::try_rdmsr(msr::MSR_OFFCORE_RSP_0 + 1).vector, gt::vector_gp);
+    GT_EQUAL(gt::try_rdmsr(msr::MSR_OFFCORE_RSP_0 + 1).vector, x86::vector::GP);
 }
 
 GT_TEST(MsrLegality_DebugAndBranchRegisters) {
@@ -126,8 +129,8 @@ GT_TEST(MsrLegality_DebugAndBranchRegisters) {
 // SDM 3B 18.2.5: a full-width alias is the same counter as IA32_PMCi; bits above the counter's width are reserved.
 GT_TEST(MsrLegality_FullWidthCounters) {
   if (!gt::cpu::has_full_width_writes()) {
-    GT_EQUAL(gt::try_rdmsr(msr::IA32_A_PMC0).vector, gt::vector_gp);
-    GT_EQUAL(gt::try_wrmsr(msr::IA32_A_PMC0, 0).vector, gt::vector_gp);
+    GT_EQUAL(gt::try_rdmsr(msr::IA32_A_PMC0).vector, x86::vector::GP);
+    GT_EQUAL(gt::try_wrmsr(msr::IA32_A_PMC0, 0).vector, x86::vector::GP);
     return;
   }
   for (unsigned i = 0; i < gt::pmu::gp_counters(); ++i) {
@@ -160,7 +163,7 @@ GT_TEST(MsrLegality_ReadOnlyRegisters) {
     GT_CHECK(before.ok());
     for (const std::uint64_t value :
          {before.value, std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{3} << 62, ~std::uint64_t{0}})
-      GT_EQUAL(gt::try_wrmsr(index, value).vector, gt::vector_gp);
+      GT_EQUAL(gt::try_wrmsr(index, value).vector, x86::vector::GP);
     GT_EQUAL(gt::rdmsr(index), before.value);
   }
 }
@@ -171,8 +174,8 @@ GT_TEST(MsrLegality_MissingCountersFault) {
   GT_REQUIRE(n == 4 || n == 8);
   for (unsigned i = n; i < vpmu::max_gp_counters; ++i)
     for (const MsrIndex first : {msr::IA32_PMC0, msr::IA32_PERFEVTSEL0, msr::IA32_A_PMC0}) {
-      GT_EQUAL(gt::try_rdmsr(first + i).vector, gt::vector_gp);
-      GT_EQUAL(gt::try_wrmsr(first + i, 0).vector, gt::vector_gp);
+      GT_EQUAL(gt::try_rdmsr(first + i).vector, x86::vector::GP);
+      GT_EQUAL(gt::try_wrmsr(first + i, 0).vector, x86::vector::GP);
     }
   GT_CHECK(gt::try_rdmsr(msr::IA32_PMC0 + (n - 1)).ok());
 }
@@ -186,7 +189,7 @@ GT_TEST(MsrLegality_AddressesMustBeCanonical) {
       GT_EQUAL(gt::rdmsr(index), good);
     }
     for (const std::uint64_t bad : {0x0000'8000'0000'0000UL, 0xFFFF'7FFF'FFFF'FFFFUL, 0x1000'0000'0000'0000UL}) {
-      GT_EQUAL(gt::try_wrmsr(index, bad).vector, gt::vector_gp);
+      GT_EQUAL(gt::try_wrmsr(index, bad).vector, x86::vector::GP);
       GT_EQUAL(gt::rdmsr(index), 0xDEAD'0000U);
     }
   }
@@ -199,8 +202,9 @@ GT_TEST(MsrLegality_MiscEnableSaysPebsIsAvailable) {
   GT_CHECK(reg::misc_enable::PERFMON_AVAILABLE::test(value));
   GT_CHECK(gt::try_wrmsr(msr::IA32_MISC_ENABLE, value).ok());
   GT_EQUAL(gt::try_wrmsr(msr::IA32_MISC_ENABLE, value | reg::misc_enable::PEBS_UNAVAILABLE::mask).vector,
-           gt::vector_gp);
-  GT_EQUAL(gt::try_wrmsr(msr::IA32_MISC_ENABLE, value ^ reg::misc_enable::BTS_UNAVAILABLE::mask).vector, gt::vector_gp);
+           x86::vector::GP);
+  GT_EQUAL(gt::try_wrmsr(msr::IA32_MISC_ENABLE, value ^ reg::misc_enable::BTS_UNAVAILABLE::mask).vector,
+           x86::vector::GP);
   GT_CHECK(gt::try_wrmsr(msr::IA32_MISC_ENABLE, value & ~reg::misc_enable::PERFMON_AVAILABLE::mask).ok());
   GT_EQUAL(gt::rdmsr(msr::IA32_MISC_ENABLE), value);
 }

@@ -4,8 +4,11 @@
 #include "gt/interrupts.hpp"
 #include "gt/pmu.hpp"
 #include "gt/test.hpp"
+#include "vpmu/x86.hpp"
 
 namespace {
+
+namespace x86 = vpmu::x86;
 
 namespace pmu = gt::pmu;
 namespace apic = gt::apic;
@@ -42,7 +45,7 @@ void take_nmi(gt::InterruptFrame&) {
 /// Takes an NMI in whose handler `more` PMIs come.
 void take_one_with(std::uint32_t more) {
   overflows_wanted = more;
-  gt::on_vector(gt::vector_nmi, take_nmi);
+  gt::on_vector(x86::vector::NMI, take_nmi);
   GT_REQUIRE(overflow_once());
   pmu::wait_until([] { return runs > 1; }, a_while);
   GT_EQUAL(overflows_inside, more);

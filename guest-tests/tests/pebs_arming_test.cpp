@@ -8,8 +8,11 @@
 #include "gt/pmu.hpp"
 #include "gt/streams.hpp"
 #include "gt/test.hpp"
+#include "vpmu/x86.hpp"
 
 namespace {
+
+namespace x86 = vpmu::x86;
 
 namespace pmu = gt::pmu;
 namespace pebs = gt::pebs;
@@ -55,7 +58,7 @@ GT_TEST(PebsArming_OnlyTheFirstFourCounters, gt::need_exact_counts) {
   gt::wrmsr(pmu::msr::IA32_FIXED_CTR0, pmu::minus(3));
   gt::wrmsr(pmu::msr::IA32_FIXED_CTR_CTRL, pmu::fixed_control(0, pmu::fixed_os));
   for (const unsigned i : {4U, 5U, 6U, 7U})
-    GT_EQUAL(gt::try_wrmsr(pmu::msr::IA32_PEBS_ENABLE, pmu::gp_bit(i)).vector, gt::vector_gp);
+    GT_EQUAL(gt::try_wrmsr(pmu::msr::IA32_PEBS_ENABLE, pmu::gp_bit(i)).vector, x86::vector::GP);
   gt::wrmsr(pmu::msr::IA32_PEBS_ENABLE, 0xF);
   gt::gt_load_stream(counters, cell_address());
   GT_EQUAL(pmu::global_status(), counters);
@@ -208,13 +211,12 @@ std::array<std::uint64_t, 16> user_records(std::uint64_t linear) {
 
 // Rule Q10: a load that faults has not retired: it neither counts nor triggers. It does both when it is repeated.
 GT_TEST(PebsArming_AFaultingLoadDoesNotTrigger, gt::need_exact_counts) {
-  constexpr std::uint64_t page_fault = 14;
   static constinit std::uint64_t page = 0;
   page = cell_address() & ~std::uint64_t{4095};
   gt::paging::map(gt::paging::window, page, gt::paging::writable | gt::paging::user);
   const auto without_fault = user_records(gt::paging::window);
   gt::paging::unmap(gt::paging::window + 4096);
-  gt::on_vector(page_fault, [](gt::InterruptFrame&) {
+  gt::on_vector(x86::vector::PF, [](gt::InterruptFrame&) {
     ++faults;
     gt::paging::map(gt::paging::window + 4096, page, gt::paging::writable | gt::paging::user);
   });

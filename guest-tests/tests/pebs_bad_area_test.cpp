@@ -6,8 +6,11 @@
 #include "gt/paging.hpp"
 #include "gt/sampling.hpp"
 #include "gt/test.hpp"
+#include "vpmu/x86.hpp"
 
 namespace {
+
+namespace x86 = vpmu::x86;
 
 namespace pmu = gt::pmu;
 namespace pebs = gt::pebs;
@@ -124,11 +127,10 @@ GT_TEST(BadPebsBuffer_ReadOnly, gt::need_records) {
 
 // With CR0.WP = 0 the same page accepts the record: supervisor accesses then ignore R/W. SDM 3A 4.6.1.
 GT_TEST(BadPebsBuffer_ReadOnlyDoesNotMatterWithoutWp, gt::need_records) {
-  constexpr std::uint64_t cr0_wp = 1ULL << 16;
   pebs::set_up(8, pebs::no_threshold);
   paging::map(paging::window, physical_buffer(), 0);
   use_buffer(paging::window, 8);
-  gt::write_cr0(gt::read_cr0() & ~cr0_wp);
+  gt::write_cr0(gt::read_cr0() & ~x86::cr0::WP::mask);
   gt::start_sampling({});
   GT_CHECK(gt::sample_until([] { return pebs::records_written() >= 1; }));
   GT_CHECK(!pebs::poisoned_from(0));
@@ -191,7 +193,7 @@ GT_TEST(BadPebsIndex_WrapsAround, gt::need_records) {
 GT_TEST(BadPebsIndex_MisalignedIsWritten, gt::need_records) {
   pebs::set_up(8, pebs::no_threshold);
   use_buffer(physical_buffer() + 3, 8);
-  gt::start_sampling({.event = gt::cpu::facts().loads});
+  gt::start_sampling({});
   GT_REQUIRE(gt::sample_until([] { return pebs::records_written() >= 1; }));
   const auto word = [](std::uint64_t offset) {
     return *reinterpret_cast<const volatile std::uint64_t*>(physical_buffer() + offset);

@@ -4,14 +4,16 @@
 #include "gt/interrupts.hpp"
 #include "gt/pmu.hpp"
 #include "gt/test.hpp"
+#include "vpmu/x86.hpp"
 
 namespace {
+
+namespace x86 = vpmu::x86;
 
 namespace pmu = gt::pmu;
 constexpr std::uint32_t fixed_index = 0x4000'0000;
 /// A value with a nonzero upper half that this processor's counters accept.
 std::uint64_t high_value() { return gt::cpu::has_full_width_writes() ? 0xA000'0000'0000 : 0xFFFF'A000'0000; }
-constexpr std::uint64_t cr4_pce = 1ULL << 8;
 
 /// Selects an event on every counter, GLOBAL_CTRL = 0, and sets each counter to a different value.
 void hold_known_values() {
@@ -39,9 +41,9 @@ GT_TEST(Rdpmc_ReadsEveryCounterAtCpl0) {
 // CR4.PCE matters only above CPL 0.
 GT_TEST(Rdpmc_NeedsNoPceAtCpl0) {
   hold_known_values();
-  gt::write_cr4(gt::read_cr4() & ~cr4_pce);
+  gt::write_cr4(gt::read_cr4() & ~x86::cr4::PCE::mask);
   GT_CHECK(gt::try_rdpmc(1).ok());
-  gt::write_cr4(gt::read_cr4() | cr4_pce);
+  gt::write_cr4(gt::read_cr4() | x86::cr4::PCE::mask);
   GT_CHECK(gt::try_rdpmc(1).ok());
 }
 
@@ -59,7 +61,7 @@ GT_TEST(Rdpmc_FaultsOnMissingCounters) {
   for (const std::uint32_t bad :
        {pmu::gp_counters(), 0x10U, fixed_index + 3, 0x2000'0000U, 0x8000'0000U, 0xFFFF'FFFFU}) {
     const gt::Outcome read = gt::try_rdpmc(bad);
-    GT_EQUAL(read.vector, gt::vector_gp);
+    GT_EQUAL(read.vector, x86::vector::GP);
     GT_EQUAL(read.error_code, 0U);
   }
   GT_CHECK(gt::try_rdpmc(0).ok());  // and valid ones still work
@@ -82,24 +84,24 @@ gt::Outcome rdpmc_at_cpl3(std::uint32_t index) {
 
 GT_TEST(Rdpmc_FaultsAtCpl3WithoutPce) {
   hold_known_values();
-  gt::write_cr4(gt::read_cr4() & ~cr4_pce);
+  gt::write_cr4(gt::read_cr4() & ~x86::cr4::PCE::mask);
   for (const std::uint32_t index : {0U, 3U, fixed_index}) {
     const gt::Outcome read = rdpmc_at_cpl3(index);
-    GT_EQUAL(read.vector, gt::vector_gp);
+    GT_EQUAL(read.vector, x86::vector::GP);
     GT_EQUAL(read.error_code, 0U);
   }
 }
 
 GT_TEST(Rdpmc_WorksAtCpl3WithPce) {
   hold_known_values();
-  gt::write_cr4(gt::read_cr4() | cr4_pce);
+  gt::write_cr4(gt::read_cr4() | x86::cr4::PCE::mask);
   for (unsigned i = 0; i < pmu::gp_counters(); ++i) {
     const gt::Outcome read = rdpmc_at_cpl3(i);
     GT_CHECK(read.ok());
     GT_EQUAL(read.value, high_value() + i);
   }
   GT_EQUAL(rdpmc_at_cpl3(fixed_index + 1).value, 0x0000'F00D'0001U);
-  GT_EQUAL(rdpmc_at_cpl3(fixed_index + 3).vector, gt::vector_gp);
+  GT_EQUAL(rdpmc_at_cpl3(fixed_index + 3).vector, x86::vector::GP);
 }
 
 // Interrupt handlers may read counters of sessions that have just been stopped.

@@ -8,8 +8,11 @@
 #include "gt/interrupts.hpp"
 #include "gt/pmu.hpp"
 #include "gt/test.hpp"
+#include "vpmu/x86.hpp"
 
 namespace {
+
+namespace x86 = vpmu::x86;
 
 namespace pmu = gt::pmu;
 namespace apic = gt::apic;
@@ -152,7 +155,7 @@ GT_TEST(SecondCpu_LosesNoIpiInX2apicMode, gt::need_counts | gt::need_second_cpu)
 
 // SDM 3A 6.7.1: an NMI that arrives while another is served is held pending, and is not lost.
 GT_TEST(SecondCpu_LosesNoNmiBesidePmis, gt::need_counts | gt::need_second_cpu) {
-  gt::on_vector(gt::vector_nmi, take_nmi);
+  gt::on_vector(x86::vector::NMI, take_nmi);
   pmu::catch_pmi_by_vector(pmi_vector, {.unmask = 1});
   gt::start_second_cpu(send_nmis_for_ever);
   be_sampled_and_interrupted(goal_of_nmis());
@@ -183,7 +186,7 @@ void take_every_second_turn() {
 }
 
 std::uint64_t hand_overs() { return gt::is_long() ? 1'000'000 : 20'000; }
-constexpr std::uint64_t least_hand_overs = 20;
+constexpr std::uint64_t min_hand_overs = 20;
 constexpr std::uint32_t samples_meanwhile = 5;
 /// The fewest hand-overs between two samples.
 constexpr std::uint64_t hand_overs_a_sample = 4;
@@ -210,7 +213,7 @@ GT_TEST(SecondCpu_SeesNoClockGoBack, gt::need_counts | gt::need_second_cpu) {
   }
   stopped = true;
   GT_EQUAL(backward, 0U);
-  GT_CHECK(turn >= (gt::is_long() ? hand_overs() : least_hand_overs));
+  GT_CHECK(turn >= (gt::is_long() ? hand_overs() : min_hand_overs));
   GT_CHECK(pmu::pmi_count() >= samples_meanwhile);
 }
 

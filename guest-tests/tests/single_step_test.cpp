@@ -9,14 +9,16 @@
 #include "gt/pmu.hpp"
 #include "gt/stepping.hpp"
 #include "gt/test.hpp"
+#include "vpmu/x86.hpp"
 
 namespace {
 
+namespace x86 = vpmu::x86;
+
 namespace pmu = gt::pmu;
 
-constexpr std::uint64_t vector_de = 0, vector_bp = 3, vector_int_n = 0x80;
-constexpr std::uint64_t rflags_tf = 1ULL << 8;
-constexpr std::uint64_t dr6_b0 = 1, dr6_bs = 1ULL << 14, dr6_bits = 0xE00F;
+constexpr std::uint8_t int_n = 0x80;
+constexpr std::uint64_t reasons = 0xE00F;  // of DR6: B0 to B3, BD, BS and BT
 
 /// What a handler found.
 struct Entry {
@@ -28,16 +30,17 @@ constinit std::uint32_t entry_count = 0;
 /// One handler for all vectors, so that each takes the same number of instructions. It skips faulting instructions of
 /// two bytes.
 void note(gt::InterruptFrame& frame) {
-  static constexpr std::array<std::uint8_t, vector_int_n + 1> skipped{2, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 2};
+  static constexpr std::array<std::uint8_t, int_n + 1> skipped{2, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 2};
   if (entry_count == entries.size()) {
-    frame.rflags &= ~rflags_tf;
+    frame.rflags &= ~x86::rflags::TF::mask;
     return;
   }
   entries[entry_count] = {
-      .vector = frame.vector, .rip = frame.rip, .rflags = frame.rflags, .dr6 = gt::read_dr6() & dr6_bits};
+      .vector = frame.vector, .rip = frame.rip, .rflags = frame.rflags, .dr6 = gt::read_dr6() & reasons};
   ++entry_count;
   gt::write_dr6(0);
   frame.rip += skipped[frame.vector];
+  if ((entries[entry_count - 1].dr6 & x86::dr6::B::make(2)) != 0) frame.rflags |= x86::rflags::RF::mask;
 }
 
 enum class Use : std::uint8_t { none, stopped, counting };
@@ -45,7 +48,8 @@ constexpr std::array all_uses{Use::none, Use::stopped, Use::counting};
 const char* name_of(Use use) { return use == Use::none ? "unused" : use == Use::stopped ? "stopped" : "counting"; }
 
 void begin(Use use) {
-  for (const std::uint64_t v : {vector_de, gt::vector_db, vector_bp, gt::vector_ud, gt::vector_gp, vector_int_n})
+  for (const std::uint64_t v :
+       {x86::vector::DE, x86::vector::DB, x86::vector::BP, x86::vector::UD, x86::vector::GP, int_n})
     gt::on_vector(v, note);
   entry_count = 0;
   gt::write_dr6(0);
@@ -81,16 +85,16 @@ void check_entries(void (*function)(), std::span<const Expected> expected) {
     for (std::size_t i = 0; i < expected.size() && i < entry_count; ++i) {
       GT_EQUAL_AT(name_of(use), entries[i].vector, expected[i].vector);
       GT_EQUAL_AT(name_of(use), entries[i].rip, reinterpret_cast<std::uint64_t>(expected[i].at));
-      GT_EQUAL_AT(name_of(use), (entries[i].rflags & rflags_tf) != 0, expected[i].stepping);
+      GT_EQUAL_AT(name_of(use), (entries[i].rflags & x86::rflags::TF::mask) != 0, expected[i].stepping);
       // INT1 leaves DR6 as it is. SDM 2A INT n/INTO/INT3/INT1.
-      const bool step = expected[i].vector == gt::vector_db && expected[i].stepping;
-      if (expected[i].stepping || expected[i].vector != gt::vector_db)
-        GT_EQUAL_AT(name_of(use), entries[i].dr6, step ? dr6_bs : 0U);
+      const bool step = expected[i].vector == x86::vector::DB && expected[i].stepping;
+      if (expected[i].stepping || expected[i].vector != x86::vector::DB)
+        GT_EQUAL_AT(name_of(use), entries[i].dr6, step ? x86::dr6::BS::mask : 0U);
     }
   }
 }
 
-Expected trap(const char* at) { return {.vector = gt::vector_db, .at = at, .stepping = true}; }
+Expected trap(const char* at) { return {.vector = x86::vector::DB, .at = at, .stepping = true}; }
 
 // A trap follows each instruction that began with TF set: not the POPF that sets TF, but the one that clears it. SDM 3B
 // 17.3.1.4.
@@ -105,13 +109,13 @@ GT_TEST(GuestDebugging_PopfBeginsAndEndsSingleSteps) {
     GT_EQUAL_AT(name_of(use), entry_count, expected.size() + 1);
     for (std::size_t i = 0; i < expected.size() && i < entry_count; ++i) {
       GT_EQUAL_AT(name_of(use), entries[i].rip, reinterpret_cast<std::uint64_t>(expected[i].at));
-      GT_EQUAL_AT(name_of(use), entries[i].rflags & rflags_tf, rflags_tf);
-      GT_EQUAL_AT(name_of(use), entries[i].dr6, dr6_bs);
+      GT_EQUAL_AT(name_of(use), entries[i].rflags & x86::rflags::TF::mask, x86::rflags::TF::mask);
+      GT_EQUAL_AT(name_of(use), entries[i].dr6, x86::dr6::BS::mask);
     }
     GT_EQUAL_AT(name_of(use), entries[6].rip, reinterpret_cast<std::uint64_t>(gt_popf_7));
-    GT_EQUAL_AT(name_of(use), entries[6].rflags & rflags_tf, 0U);
-    GT_EQUAL_AT(name_of(use), entries[6].dr6, dr6_bs);
-    GT_EQUAL_AT(name_of(use), gt_popf_image & rflags_tf, rflags_tf);
+    GT_EQUAL_AT(name_of(use), entries[6].rflags & x86::rflags::TF::mask, 0U);
+    GT_EQUAL_AT(name_of(use), entries[6].dr6, x86::dr6::BS::mask);
+    GT_EQUAL_AT(name_of(use), gt_popf_image & x86::rflags::TF::mask, x86::rflags::TF::mask);
     gt_popf_image = 0;
   }
 }
@@ -123,10 +127,10 @@ GT_TEST(GuestDebugging_IretBeginsAndEndsSingleSteps) {
     end(use);
     GT_EQUAL_AT(name_of(use), entry_count, 2U);
     GT_EQUAL_AT(name_of(use), entries[0].rip, reinterpret_cast<std::uint64_t>(gt_iret_1));
-    GT_EQUAL_AT(name_of(use), entries[0].rflags & rflags_tf, rflags_tf);
+    GT_EQUAL_AT(name_of(use), entries[0].rflags & x86::rflags::TF::mask, x86::rflags::TF::mask);
     GT_EQUAL_AT(name_of(use), entries[1].rip, reinterpret_cast<std::uint64_t>(gt_iret_2));
-    GT_EQUAL_AT(name_of(use), entries[1].rflags & rflags_tf, 0U);
-    GT_EQUAL_AT(name_of(use), entries[1].dr6, dr6_bs);
+    GT_EQUAL_AT(name_of(use), entries[1].rflags & x86::rflags::TF::mask, 0U);
+    GT_EQUAL_AT(name_of(use), entries[1].dr6, x86::dr6::BS::mask);
   }
 }
 
@@ -136,15 +140,15 @@ GT_TEST(GuestDebugging_HandlersFindNoTrapFlag) {
     void (*function)();
     Expected expected;
   };
-  const std::array rows{Row{gt_int3_once, {vector_bp, gt_int3_1, false}},
-                        Row{gt_int_n_once, {vector_int_n, gt_int_n_1, false}},
-                        Row{gt_int1_once, {gt::vector_db, gt_int1_1, false}},
-                        Row{gt_ud2_once, {gt::vector_ud, gt_ud2_1, false}},
-                        Row{gt_ud_once, {gt::vector_ud, gt_ud_1, false}},
-                        Row{gt_de_once, {vector_de, gt_de_1, false}},
-                        Row{gt_gp_once, {gt::vector_gp, gt_gp_1, false}},
-                        Row{gt_bp_behind_mov_ss, {vector_bp, gt_bp_behind_mov_ss_1, false}},
-                        Row{gt_bp_behind_sti, {vector_bp, gt_bp_behind_sti_1, false}}};
+  const std::array rows{Row{gt_int3_once, {x86::vector::BP, gt_int3_1, false}},
+                        Row{gt_int_n_once, {int_n, gt_int_n_1, false}},
+                        Row{gt_int1_once, {x86::vector::DB, gt_int1_1, false}},
+                        Row{gt_ud2_once, {x86::vector::UD, gt_ud2_1, false}},
+                        Row{gt_ud_once, {x86::vector::UD, gt_ud_1, false}},
+                        Row{gt_de_once, {x86::vector::DE, gt_de_1, false}},
+                        Row{gt_gp_once, {x86::vector::GP, gt_gp_1, false}},
+                        Row{gt_bp_behind_mov_ss, {x86::vector::BP, gt_bp_behind_mov_ss_1, false}},
+                        Row{gt_bp_behind_sti, {x86::vector::BP, gt_bp_behind_sti_1, false}}};
   for (const Row& row : rows) check_entries(row.function, {&row.expected, 1});
 }
 
@@ -173,14 +177,14 @@ GT_TEST(GuestDebugging_HandlersAreCountedInFull, gt::need_exact_counts) {
 
 // Events clear TF: a handler is not stepped, but finds TF in the RFLAGS on its stack. SDM 3B 17.3.1.4.
 GT_TEST(GuestDebugging_EventsInSteppedCode) {
-  const std::array expected{Expected{vector_int_n, gt_int_n_stepped_1, true},
+  const std::array expected{Expected{int_n, gt_int_n_stepped_1, true},
                             trap(gt_int_n_stepped_2),
-                            Expected{vector_bp, gt_int_n_stepped_3, true},
+                            Expected{x86::vector::BP, gt_int_n_stepped_3, true},
                             trap(gt_int_n_stepped_4),
-                            Expected{gt::vector_ud, gt_int_n_stepped_4, true},
+                            Expected{x86::vector::UD, gt_int_n_stepped_4, true},
                             trap(gt_int_n_stepped_6),
                             trap(gt_int_n_stepped_7),
-                            Expected{gt::vector_db, gt_int_n_stepped_8, false}};
+                            Expected{x86::vector::DB, gt_int_n_stepped_8, false}};
   check_entries(gt_int_n_stepped, expected);
 }
 
@@ -196,7 +200,7 @@ GT_TEST(GuestDebugging_InterceptedInstructionsAreStepped) {
     GT_EQUAL_AT(name_of(use), entry_count, 13U);
     for (std::size_t i = 0; i < expected.size(); ++i) {
       GT_EQUAL_AT(name_of(use), entries[i].rip, reinterpret_cast<std::uint64_t>(expected[i].at));
-      GT_EQUAL_AT(name_of(use), entries[i].dr6, dr6_bs);
+      GT_EQUAL_AT(name_of(use), entries[i].dr6, x86::dr6::BS::mask);
     }
     GT_EQUAL_AT(name_of(use), entries[6].rip, reinterpret_cast<std::uint64_t>(gt_others_stepped_7));
     GT_EQUAL_AT(name_of(use), entries[8].rip, reinterpret_cast<std::uint64_t>(gt_others_stepped_8));
@@ -218,6 +222,39 @@ GT_TEST(GuestDebugging_MovSsHoldsTheTrapOff) {
     GT_EQUAL_AT(name_of(use), entries[0].rip, reinterpret_cast<std::uint64_t>(gt_mov_ss_stepped_1));
     GT_EQUAL_AT(name_of(use), entries[1].rip, reinterpret_cast<std::uint64_t>(gt_mov_ss_stepped_2));
     GT_EQUAL_AT(name_of(use), entries[2].rip, reinterpret_cast<std::uint64_t>(gt_mov_ss_stepped_3));
+  }
+}
+
+// A data breakpoint (DR0) on the operand of MOV SS is reported behind the next instruction, on which an instruction
+// breakpoint (DR1) does not hit. SDM 3A 6.8.3.
+struct HeldEntry {
+  std::uint64_t at, behind;
+};
+HeldEntry load_watched_ss() {
+  static constinit std::uint16_t selector = 0;
+  constexpr std::uint64_t access_2_bytes_and_execution = 0x7'0405;
+  HeldEntry e{};
+  asm volatile("mov %%ss, %0" : "=m"(selector));
+  gt::write_dr0(reinterpret_cast<std::uint64_t>(&selector));
+  asm volatile(
+      "lea 1f(%%rip), %0\n lea 2f(%%rip), %1\n mov %0, %%dr1\n mov %2, %%dr7\n mov %3, %%ss\n 1: nop\n 2: nop\n"
+      : "=&r"(e.at), "=&r"(e.behind)
+      : "r"(access_2_bytes_and_execution), "m"(selector)
+      : "memory");
+  gt::write_dr7(x86::dr7::fixed);
+  return e;
+}
+GT_TEST(GuestDebugging_MovSsHoldsBreakpointsOff) {
+  for (const Use use : all_uses) {
+    begin(use);
+    const HeldEntry e = load_watched_ss();
+    end(use);
+    const bool host_holds = entry_count == 1 && entries[0].rip == e.behind;
+    if (use == Use::none && !host_holds) gt::skip("this host's processor does not hold breakpoints behind MOV SS");
+    GT_EQUAL_AT(name_of(use), entry_count, 1U);
+    GT_EQUAL_AT(name_of(use), entries[0].vector, x86::vector::DB);
+    GT_EQUAL_AT(name_of(use), entries[0].rip, e.behind);
+    GT_EQUAL_AT(name_of(use), entries[0].dr6, x86::dr6::B::make(1));
   }
 }
 
@@ -254,7 +291,7 @@ GT_TEST(GuestDebugging_BranchesAreStepped, gt::need_branch_steps) {
     GT_EQUAL_AT(name_of(use), entry_count, 2U);
     GT_EQUAL_AT(name_of(use), entries[0].rip, reinterpret_cast<std::uint64_t>(gt_branches_stepped_1));
     GT_EQUAL_AT(name_of(use), entries[1].rip, reinterpret_cast<std::uint64_t>(gt_branches_stepped_2));
-    GT_EQUAL_AT(name_of(use), entries[1].dr6, dr6_bs);
+    GT_EQUAL_AT(name_of(use), entries[1].dr6, x86::dr6::BS::mask);
     GT_EQUAL_AT(name_of(use), after & btf, 0U);
   }
 }
@@ -265,20 +302,19 @@ GT_TEST(GuestDebugging_Dr6KeepsWhatSoftwareLeft) {
   static constinit std::uint64_t dr6 = 0;
   for (const Use use : all_uses) {
     begin(use);
-    gt::on_vector(gt::vector_db, [](gt::InterruptFrame&) {
-      dr6 = gt::read_dr6() & dr6_bits;
+    gt::on_vector(x86::vector::DB, [](gt::InterruptFrame&) {
+      dr6 = gt::read_dr6() & reasons;
       ++entry_count;
     });
-    gt::write_dr6(dr6_bs);
+    gt::write_dr6(x86::dr6::BS::mask);
     gt::write_dr0(reinterpret_cast<std::uint64_t>(&watched));
-    constexpr std::uint64_t dr7_write_8_bytes = 0x9'0401;
-    gt::write_dr7(dr7_write_8_bytes);
+    gt::write_dr7(x86::dr7::fixed | x86::dr7::L0::mask | x86::dr7::RW0::make(1) | x86::dr7::LEN0::make(2));
     gt::rdmsr(pmu::msr::IA32_PERF_GLOBAL_CTRL);  // causes an exit
     watched = 1;
     gt::write_dr7(0x400);
     end(use);
     GT_EQUAL_AT(name_of(use), entry_count, 1U);
-    GT_EQUAL_AT(name_of(use), dr6, dr6_bs | dr6_b0);
+    GT_EQUAL_AT(name_of(use), dr6, x86::dr6::BS::mask | x86::dr6::B::make(1));
   }
 }
 

@@ -7,8 +7,11 @@
 #include "gt/cpu.hpp"
 #include "gt/pmu.hpp"
 #include "gt/test.hpp"
+#include "vpmu/x86.hpp"
 
 namespace {
+
+namespace x86 = vpmu::x86;
 
 namespace pmu = gt::pmu;
 using vpmu::bit;
@@ -225,8 +228,8 @@ void check(const Expectation& e) {
   const MsrIndex index{e.address};
   const bool readable = e.answer != Answer::faults;
   const bool writable = e.answer == Answer::is_kept || e.answer == Answer::reads_zero;
-  GT_EQUAL(gt::try_rdmsr(index).vector, readable ? gt::Outcome::none : gt::vector_gp);
-  GT_EQUAL(gt::try_wrmsr(index, e.value).vector, writable ? gt::Outcome::none : gt::vector_gp);
+  GT_EQUAL(gt::try_rdmsr(index).vector, readable ? gt::Outcome::none : x86::vector::GP);
+  GT_EQUAL(gt::try_wrmsr(index, e.value).vector, writable ? gt::Outcome::none : x86::vector::GP);
   if (writable) GT_EQUAL(gt::rdmsr(index), e.answer == Answer::is_kept ? e.value : 0);
 }
 
@@ -310,9 +313,9 @@ GT_TEST(Uncore_ReservedBitsFault, gt::need_uncore) {
   const bool is_nehalem = c.counter == nehalem.counter;
   const std::uint64_t global = is_nehalem ? 0x800F'0001'0000'00FF : 0xE000'001F, control = c.enable | c.interrupt;
   for (unsigned b = 0; b < 64; ++b) {
-    GT_EQUAL(gt::try_wrmsr(c.global_ctrl, bit(b)).vector, (global & bit(b)) != 0 ? gt::Outcome::none : gt::vector_gp);
-    GT_EQUAL(gt::try_wrmsr(c.control, bit(b)).vector, (control & bit(b)) != 0 ? gt::Outcome::none : gt::vector_gp);
-    GT_EQUAL(gt::try_wrmsr(c.counter, bit(b)).vector, b < c.width ? gt::Outcome::none : gt::vector_gp);
+    GT_EQUAL(gt::try_wrmsr(c.global_ctrl, bit(b)).vector, (global & bit(b)) != 0 ? gt::Outcome::none : x86::vector::GP);
+    GT_EQUAL(gt::try_wrmsr(c.control, bit(b)).vector, (control & bit(b)) != 0 ? gt::Outcome::none : x86::vector::GP);
+    GT_EQUAL(gt::try_wrmsr(c.counter, bit(b)).vector, b < c.width ? gt::Outcome::none : x86::vector::GP);
   }
 }
 

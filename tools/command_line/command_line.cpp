@@ -16,9 +16,9 @@ namespace {
 
 /// A range as users would write it: 0.001 to 1000000.
 template <class Number>
-std::string describe_range(Number least, Number most) {
+std::string describe_range(Number min, Number max) {
   std::ostringstream text;
-  text << std::setprecision(std::numeric_limits<double>::digits10) << least << " to " << most;
+  text << std::setprecision(std::numeric_limits<double>::digits10) << min << " to " << max;
   return text.str();
 }
 
@@ -70,15 +70,15 @@ Argument Argument::takes_command() const {
   return *this;
 }
 
-Argument Argument::within(unsigned least, unsigned most) const {
-  option_->check(CLI::Range(least, most));
-  (*notes_)[*option_].range = describe_range(least, most);
+Argument Argument::within(unsigned min, unsigned max) const {
+  option_->check(CLI::Range(min, max));
+  (*notes_)[*option_].range = describe_range(min, max);
   return *this;
 }
 
-Argument Argument::within(double least, double most) const {
-  option_->check(CLI::Range(least, most));
-  (*notes_)[*option_].range = describe_range(least, most);
+Argument Argument::within(double min, double max) const {
+  option_->check(CLI::Range(min, max));
+  (*notes_)[*option_].range = describe_range(min, max);
   return *this;
 }
 
@@ -132,7 +132,7 @@ void Command::add_flag(const std::string& name, const std::function<void()>& giv
 
 void Command::require_options(unsigned count) { app_->require_option(static_cast<int>(count)); }
 
-void Command::require_commands(unsigned least, unsigned most) { app_->require_subcommand(least, most); }
+void Command::require_commands(unsigned min, unsigned max) { app_->require_subcommand(min, max); }
 
 void Command::set_footer(const std::string& text) {
   (*notes_)[*app_].footer = text;

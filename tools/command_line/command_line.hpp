@@ -31,8 +31,8 @@ class Argument {
   Argument takes_file() const;
   /// A positional argument of several values: a command and its arguments.
   Argument takes_command() const;
-  Argument within(unsigned least, unsigned most) const;
-  Argument within(double least, double most) const;
+  Argument within(unsigned min, unsigned max) const;
+  Argument within(double min, double max) const;
   /// The option is refused without the other one.
   Argument needs(Argument other) const;
   /// The option is refused together with the other one.
@@ -58,7 +58,7 @@ class Command {
   /// Exactly so many of the options must be given.
   void require_options(unsigned count);
   /// So many of the commands must be given.
-  void require_commands(unsigned least, unsigned most);
+  void require_commands(unsigned min, unsigned max);
   /// Text that the help shows below the options.
   void set_footer(const std::string& text);
   /// Shown below the footer in the help, and as a section of the manual.

@@ -4,7 +4,7 @@
     tools/lint/duplicates.py [ROOT]
 
 sim_c++ treats all names as equal, so the rows of any two tables look like copies to it; here the names decide. These are not reported: declarations that end
-in `override;`, because an interface requires them; lines of a list without a blank line between them; event tables, which a script writes.
+in `override;`, because an interface requires them; lines of a list without a blank line between them.
 """
 import difflib
 import pathlib
@@ -17,11 +17,10 @@ from source_tree import files, finish, required, root_from_arguments
 SUFFIXES = (".hpp", ".cpp", ".h", ".c")
 TOKENS = 100  # the shortest run: a function of some ten lines
 ALIKE = 0.75  # at least this share of names and numbers is the same, in the same order
-WRITTEN_BY_A_SCRIPT = "vpmu/src/events/"
 # Duplicates that are allowed, by their files.
 ALLOWED = {
     # The beginning of a handler, whose VPMU_LEAVE leaves the handler itself.
-    frozenset({"vpmu/exec/ops_alu.cpp", "vpmu/exec/ops_move.cpp"}),
+    frozenset({"vpmu/exec/interpret/ops_alu.cpp", "vpmu/exec/interpret/ops_move.cpp"}),
     # LDMXCSR and XRSTOR, the two that load MXCSR, in the same session.
     frozenset({"vpmu/exec/tests/compiled_vector_test.cpp"}),
 }
@@ -68,7 +67,6 @@ def is_alike(lines, *places):
 def main():
     root = root_from_arguments()
     sources = [path.relative_to(root).as_posix() for path in files(root, *SUFFIXES)]
-    sources = [source for source in sources if not source.startswith(WRITTEN_BY_A_SCRIPT)]
     lines = {source: (root / source).read_text(encoding="utf-8").splitlines() for source in sources}
     findings = []
     for tokens, one, other in runs(root, sources):

@@ -19,25 +19,31 @@ CORE_STANDARD = {
     "utility", "variant",
 }
 # The freestanding part of the guest tests, and the headers that it shares with the core.
-GUEST_SHARED = {"vpmu/bits.hpp", "vpmu/registers.hpp", "vpmu/msr.hpp", "vpmu/pebs.hpp", "vpmu/bts.hpp", "vpmu/counter.hpp"}
+GUEST_SHARED = {"vpmu/bits.hpp", "vpmu/registers.hpp", "vpmu/x86.hpp", "vpmu/msr.hpp", "vpmu/pebs.hpp", "vpmu/bts.hpp", "vpmu/counter.hpp"}
 # Headers that cost seconds to compile or leak their library's types: never in a header of ours.
 THIRD_PARTY = re.compile(r"[<\"](boost/|asio|nlohmann/|CLI/|Zydis/|libvirt/|pugixml|elfutils/|fmt/chrono)")
 # Headers of ours between such a library and the files that call it, which may include them.
 FIREWALLS = {"virt/libvirt_calls.hpp": ("tools/vpmu/virt/libvirt", "tools/vpmu/tests/virt_libvirt_test.cpp"),
-             "exec/decoding.hpp": ("vpmu/exec/decode",),
-             "exec/instruction_set.hpp": ("vpmu/exec/decode", "vpmu/exec/host_form.cpp", "vpmu/exec/instruction_set.cpp", "vpmu/exec/tests/support/",
-                                        "vmm/src/decode/"),
+             "exec/decode/decoding.hpp": ("vpmu/exec/decode/",),
+             "exec/decode/instruction.hpp": ("vpmu/exec/decode/", "vpmu/exec/tests/support/", "vpmu/timing/", "vmm/src/decode/"),
              "decode/zydis.hpp": ("vmm/src/decode/",)}
 # The only places that talk to the kernel by ioctl: KVM's wrappers, the terminal, and perf events.
 IOCTL_USERS = ("vmm/src/kvm/", "vmm/src/control/console.cpp", "vmm/src/perf/cpu_timer.cpp", "vmm/src/perf/linux_perf_host.cpp")
 
 # The VMM's folders, from the lowest: each may include those before it.
-VMM_FOLDERS = ("support", "kvm", "files", "memory", "snapshot", "boot", "devices", "decode", "vcpu", "model", "perf", "processor", "sources", "lockstep",
+VMM_FOLDERS = ("support", "kvm", "files", "memory", "snapshot", "boot", "devices", "decode", "vcpu", "model", "perf", "processor", "sources",
                "pmu", "soft", "passthrough", "virtio", "machine", "attach", "control", "jail")
 
-# The engine's files between Zydis and its own ops.
-ZYDIS_USERS = ("vpmu/exec/decoding.hpp", "vpmu/exec/decode.cpp", "vpmu/exec/decode_vector.cpp", "vpmu/exec/host_form.cpp",
-               "vpmu/exec/instruction_set.hpp", "vpmu/exec/instruction_set.cpp")
+# The engine's rooms, from the lowest: each may include those before it. What is outside of the engine includes engine.hpp, its door, and `state/`.
+EXEC_ROOMS = ("state", "host", "memory", "observe", "interpret", "decode", "compile", "blocks")
+
+
+def above(order, order_name, folder, included):
+    if folder not in order:
+        return f"name the place of {folder}/ in {order_name} of tools/lint/layering.py"
+    if included in order and order.index(included) > order.index(folder):
+        return f"{folder}/ is below {included}/"
+    return None
 
 
 def core_violation(name, include):
@@ -53,11 +59,14 @@ def exec_violation(name, include):
     if name.startswith(("vpmu/exec/tests/", "vpmu/exec/bench/")):
         return None
     if include == "<Zydis/Zydis.h>":
-        return None if name in ZYDIS_USERS else f"in the engine only {' and '.join(ZYDIS_USERS)} know Zydis"
+        return None if name.startswith("vpmu/exec/decode/") else "in the engine only decode/ knows Zydis"
     if include.startswith("<"):
         allowed = CORE_STANDARD | {"atomic", "memory", "string", "unordered_map", "vector"}
         return None if include[1:-1] in allowed else f"the engine may not include {include}: it knows no operating system"
-    return None if include[1:-1].split("/")[0] in ("vpmu", "exec") else f"the engine may not include {include}: it is above the core alone"
+    top, *rest = include[1:-1].split("/")
+    if top == "exec" and len(rest) == 2 and name.count("/") == 3:
+        return above(EXEC_ROOMS, "EXEC_ROOMS", name.split("/")[2], rest[0])
+    return None if top in ("vpmu", "exec") else f"the engine may not include {include}: it is above the core alone"
 
 
 def uarch_violation(name, include):
@@ -65,9 +74,16 @@ def uarch_violation(name, include):
         return None
     if include.startswith("<"):
         return None if include[1:-1] in CORE_STANDARD | {"vector"} else f"the models may not include {include}: they are pure"
-    if include[1:-1] == "exec/observer.hpp":  # the interface through which the engine reports to the models
-        return None
     return None if include[1:-1].split("/")[0] in ("vpmu", "uarch") else f"the models may not include {include}: they are above the core alone"
+
+
+def timing_violation(name, include):
+    if name.startswith("vpmu/timing/tests/"):
+        return None
+    if include.startswith("<"):
+        return None if include[1:-1] in CORE_STANDARD | {"memory", "string", "unordered_map", "vector"} else f"the timing model may not include {include}: it is pure"
+    is_below = include[1:-1].split("/")[0] in ("vpmu", "timing", "timing_rows", "uarch") or include == '"exec/decode/instruction.hpp"'
+    return None if is_below else f"the timing model may not include {include}: it is above the core, the models of caches and branches, and the engine's decoder"
 
 
 def guest_violation(name, include):
@@ -79,21 +95,13 @@ def guest_violation(name, include):
     return None
 
 
-def above_in_vmm(folder, included):
-    if folder not in VMM_FOLDERS:
-        return f"name the place of {folder}/ in VMM_FOLDERS of tools/lint/layering.py"
-    if included in VMM_FOLDERS and VMM_FOLDERS.index(included) > VMM_FOLDERS.index(folder):
-        return f"{folder}/ is below {included}/"
-    return None
-
-
 def vmm_violation(name, include):
     header = include[1:-1]
     if header == "sys/ioctl.h" and not name.startswith(IOCTL_USERS):
         return "ioctl belongs to vmm/src/kvm: policy has none"
-    above = above_in_vmm(name.split("/")[2], header.split("/")[0])
-    if above and "/" in header:
-        return above
+    wrong = above(VMM_FOLDERS, "VMM_FOLDERS", name.split("/")[2], header.split("/")[0])
+    if wrong and "/" in header:
+        return wrong
     if header.startswith("gt/") and header != "gt/protocol.hpp":
         return "the VMM knows of the guest tests only gt/protocol.hpp"
     return None
@@ -104,6 +112,7 @@ RULES = (
     ("vpmu/src/", core_violation),
     ("vpmu/exec/", exec_violation),
     ("vpmu/uarch/", uarch_violation),
+    ("vpmu/timing/", timing_violation),
     ("guest-tests/gt/", guest_violation),
     ("vmm/src/", vmm_violation),
 )

@@ -18,7 +18,7 @@ README = "vpmu/README.md"
 EXAMPLE = "vpmu/examples/embed/embed.cpp"
 SETTINGS = pathlib.Path(__file__).parents[2] / "docs/Doxyfile"
 # Warnings to ignore, because another comment documents it: a struct's comment its data, a heading the manual's names, the language defaulted functions.
-TOLD_ELSEWHERE = re.compile(r"Member \w+ \(variable\) of (struct|class) |of namespace vpmu::(msr|reg::\w+) is not documented|Member .*=default \(\w+\) of ")
+TOLD_ELSEWHERE = re.compile(r"Member \w+ \(variable\) of (struct|class) |of namespace vpmu::(msr|(reg|x86)::\w+) is not documented|Member .*=default \(\w+\) of ")
 # Doxygen does not warn about the contents of a file or namespace that has no comment itself: here each gets one.
 HEADED = r"""INPUT_FILTER = "sed -E -e '1s,$, /** @file */,' -e 's,^namespace .*\{$,/** - */ &,' -e '/\/\/\//s/#([A-Z])/\\#\1/g'" """
 

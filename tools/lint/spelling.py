@@ -9,8 +9,8 @@ import subprocess
 from source_tree import files, finish, required, root_from_arguments
 
 KINDS = (".md", ".hpp", ".cpp", ".c", ".S", ".py", ".txt", ".cmake", ".sh", ".yaml")
-# Mnemonics, field names and programs that look like misspelt words.
-TERMS = "nd,ist,extint,passt,daa"
+# Mnemonics, field names, measures and programs that look like misspelt words.
+TERMS = "nd,ist,extint,passt,daa,padd,mape"
 AT_ONCE = 200  # files: the length of a command line is limited
 
 

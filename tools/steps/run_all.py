@@ -270,7 +270,7 @@ def main():
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     run = Run(options, steps)
     run.must("packages", "packages from Debian", ["tools/setup", *(OF_FULL if options.size == "full" else ())])
-    run.must("build", "build", ["cmake", "--preset", "dev"], ["cmake", "--build", "--preset", "dev", "--parallel", str(options.jobs)])
+    run.must("build", "build", ["tools/steps/configure"], ["cmake", "--build", "--preset", "dev", "--parallel", str(options.jobs)])
     run.ctest(options.only)
     return run.finish()
 

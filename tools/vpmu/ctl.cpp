@@ -1,5 +1,6 @@
 #include "ctl.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -16,12 +17,15 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "command_line.hpp"
 #include "control/protocol.hpp"
 #include "kvm/fd.hpp"
+#include "shared/output.hpp"
 #include "snapshot/snapshot_file.hpp"
 #include "support/result.hpp"
 
@@ -56,18 +60,37 @@ class Exchange {
 
   Result<std::string> ask() {
     VMM_TRY(connect());
-    if (!takes_file(arguments_.command)) return exchange({});
-    // This process creates the file, and gives it its name only when the machine has written all of it.
+    if (!takes_file(arguments_.command)) {
+      VMM_TRY(send(make_request(arguments_.command) + "\n", {}));
+      return read_line();
+    }
+    // This process writes the file, which may take for ever, and gives it its name only when the machine has sent all.
     VMM_ASSIGN(auto file, new_snapshot_file(arguments_.file));
-    VMM_ASSIGN(auto answer, exchange(file.descriptor()));
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) return host_error("cannot make a pipe", errno);
+    const Fd from{ends[0]};
+    Fd to{ends[1]};
+    VMM_TRY(send(make_request(arguments_.command) + "\n", to));
+    to.reset();
+    VMM_TRY(copy(from, file));
+    VMM_ASSIGN(auto answer, read_line());
     if (is_good(answer)) VMM_TRY(file.finish());
     return answer;
   }
 
  private:
-  Result<std::string> exchange(const Fd& file) {
-    VMM_TRY(send(make_request(arguments_.command) + "\n", file));
-    return read_line();
+  /// Until the machine has closed its end.
+  Result<void> copy(const Fd& from, WholeFile& file) {
+    std::vector<std::byte> part(1U << 20U);
+    (void)::fcntl(from.get(), F_SETPIPE_SZ, static_cast<int>(part.size()));
+    if (::fcntl(from.get(), F_SETFL, O_NONBLOCK) != 0) return host_error("cannot prepare a pipe", errno);
+    for (;;) {
+      VMM_TRY(wait_for(from, POLLIN));
+      const auto got = ::read(from.get(), part.data(), part.size());
+      if (got == 0) return {};
+      if (got > 0) VMM_TRY(file.write(std::span{part}.first(static_cast<std::size_t>(got))));
+      if (got < 0 && errno != EINTR && errno != EAGAIN) return host_error("cannot read what the machine sends", errno);
+    }
   }
 
   using Clock = std::chrono::steady_clock;
@@ -75,7 +98,7 @@ class Exchange {
   /// For requests that write the guest's memory to a file.
   static constexpr double seconds_for_memory = 600;
   /// More than the counters of any machine.
-  static constexpr std::size_t longest_answer = 16U << 20U;
+  static constexpr std::size_t max_answer_length = 16U << 20U;
 
   Result<void> connect() {
     sockaddr_un address{};
@@ -105,7 +128,7 @@ class Exchange {
       if (sent >= 0) {
         text.remove_prefix(static_cast<std::size_t>(sent));
       } else if (errno == EAGAIN) {
-        VMM_TRY(wait_for(POLLOUT));
+        VMM_TRY(wait_for(socket_, POLLOUT));
       } else if (errno != EINTR) {
         return host_error("cannot send to the machine", errno);
       }
@@ -135,24 +158,25 @@ class Exchange {
   Result<std::string> read_line() {
     std::string line;
     std::array<char, 4096> part{};
-    while (line.size() <= longest_answer) {
+    while (line.size() <= max_answer_length) {
       const auto got = ::read(socket_.get(), part.data(), part.size());
       if (got > 0) {
         line.append(part.data(), static_cast<std::size_t>(got));
         if (const auto end = line.find('\n', line.size() - static_cast<std::size_t>(got)); end != std::string::npos)
           return line.substr(0, end);
       } else if (got < 0 && errno == EAGAIN) {
-        VMM_TRY(wait_for(POLLIN));
+        VMM_TRY(wait_for(socket_, POLLIN));
       } else if (got == 0 || errno != EINTR) {
         return host_error("the machine ended the connection", got < 0 ? errno : 0);
       }
     }
-    return host_error(fmt::format("the answer has more than {} bytes", longest_answer), 0,
+    return host_error(fmt::format("the answer has more than {} bytes", max_answer_length), 0,
                       "give the path of `vpmu run --control`");
   }
 
-  Result<void> wait_for(short events) {
-    pollfd ready{.fd = socket_.get(), .events = events, .revents = 0};
+  /// Until it is ready, or a signal came.
+  Result<void> wait_for(const Fd& which, short events) {
+    pollfd ready{.fd = which.get(), .events = events, .revents = 0};
     const int found = ::poll(&ready, 1, static_cast<int>(left().count()));
     if (found == 0 && left() == 0ms) return too_late();
     return {};
@@ -190,7 +214,7 @@ int ask_and_print(const CtlArguments& arguments) {
     std::fprintf(stderr, "vpmu ctl: %s\n", describe(reply.error()).c_str());
     return reply.error().kind == ErrorKind::usage ? 2 : 1;
   }
-  std::printf("%s\n", reply->c_str());
+  print(*reply + "\n");
   return is_good(*reply) ? 0 : 1;
 }
 

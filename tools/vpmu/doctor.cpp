@@ -13,8 +13,8 @@
 #include "command_line.hpp"
 #include "jail/identity.hpp"
 #include "kvm/kick.hpp"
+#include "machine/automatic.hpp"
 #include "machine/host_check.hpp"
-#include "machine/settle.hpp"
 #include "passthrough/pass_through.hpp"
 #include "perf/perf_calibration.hpp"
 #include "pmu/registry.hpp"
@@ -78,11 +78,11 @@ std::vector<Finding> examine_sources(const std::string& kvm_device) {
 /// Settles `machine` by the findings on this host, and returns the choices with their reasons.
 std::vector<Finding> choose_for(MachineConfig& machine, const std::vector<Finding>& found) {
   const HostQuestions known{.examine = [&found](const std::string&) { return found; }};
-  const auto settled = settle(machine, known);
-  if (!settled) return {{Finding::Verdict::limited, "auto", describe(settled.error()), {}}};
+  const auto chosen = choose_automatic(machine, known);
+  if (!chosen) return {{Finding::Verdict::limited, "auto", describe(chosen.error()), {}}};
   std::vector<Finding> choices;
-  if (!settled->accel.empty()) choices.push_back({Finding::Verdict::good, "accel auto", settled->accel, {}});
-  choices.push_back({Finding::Verdict::good, "source auto", settled->source, {}});
+  if (!chosen->accel.empty()) choices.push_back({Finding::Verdict::good, "accel auto", chosen->accel, {}});
+  choices.push_back({Finding::Verdict::good, "source auto", chosen->source, {}});
   return choices;
 }
 
@@ -114,7 +114,11 @@ struct DoctorArguments {
 /// Prints what this host can do, and what `machine` would get here. Returns whether guests run on KVM.
 bool print_host(const DoctorArguments& arguments, MachineConfig& machine) {
   const std::string& kvm_device = arguments.selftest.kvm_device;
-  auto findings = examine_host(kvm_device);
+  // With the rights that a jailed machine keeps; its broker opens the host's counters with those of this process.
+  std::vector<Finding> findings;
+  if (const auto done = as_jailed([&] { findings = examine_host(kvm_device); }); !done)
+    std::fprintf(stderr, "vpmu doctor: %s\n", describe(done.error()).c_str());
+  findings.push_back(examine_host_pmu());
   const bool fit = is_fit(findings);
   const auto choices = choose_for(machine, findings);
   std::ranges::move(examine_sources(kvm_device), std::back_inserter(findings));
@@ -125,9 +129,7 @@ bool print_host(const DoctorArguments& arguments, MachineConfig& machine) {
 
 int examine_and_print(DoctorArguments& arguments) {
   MachineConfig machine{.kernel = "", .accel = parse_accel(arguments.accel).value_or(Accel::automatic)};
-  bool fit{};
-  if (const auto done = as_jailed([&] { fit = print_host(arguments, machine); }); !done)
-    std::fprintf(stderr, "vpmu doctor: %s\n", describe(done.error()).c_str());
+  const bool fit = print_host(arguments, machine);
   if (!arguments.runs_tests) return fit ? 0 : 1;
   arguments.selftest.on_kvm = machine.accel == Accel::kvm;
   const auto passed = run_selftest(arguments.selftest);

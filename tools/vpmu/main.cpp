@@ -10,6 +10,7 @@
 #include "profile/profile.hpp"
 #include "run.hpp"
 #include "shared/output.hpp"
+#include "shared/process.hpp"
 #include "stat/stat.hpp"
 #include "tables/events.hpp"
 #include "tables/models.hpp"
@@ -45,6 +46,7 @@ int report_no_command(const vmm::tool::CommandDescription& program) {
 
 int main(int argc, char** argv) try {
   using vmm::tool::ParseOutcome;
+  if (const int failed = vmm::tool::prepare_process(); failed != 0) return failed;
   vmm::tool::CommandLine app{"A virtual Intel PMU with PEBS for KVM guests", "vpmu"};
   app.require_commands(0, 1);
   app.set_footer("`vpmu COMMAND --help` lists the options and exit codes of a command.");
@@ -82,7 +84,7 @@ int main(int argc, char** argv) try {
   }
   return vmm::tool::finish_output(exit_code);
 } catch (const std::exception& error) {
-  // Out of memory and the like: our own code throws nothing.
+  // Our own code throws nothing.
   std::fprintf(stderr, "vpmu: %s\n", error.what());
   return 1;
 }

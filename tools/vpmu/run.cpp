@@ -115,18 +115,18 @@ Result<int> run(RunArguments& arguments, Messages& messages) {
   arguments.session.timeout = std::chrono::duration<double>{arguments.timeout};
   VMM_ASSIGN(auto statistics, open_output(arguments.stats, "the statistics file", "--stats"));
   VMM_ASSIGN(auto model_log, ModelLogFile::open(arguments.model_log, arguments.machine));
-  VMM_ASSIGN(const auto settled, settle(arguments));
+  VMM_ASSIGN(const auto chosen, choose_automatic(arguments));
   if (arguments.after && arguments.machine.accel != Accel::soft)
     return usage_error("--after counts instructions, which only processors without KVM do by themselves",
                        "give --accel soft, or save the machine by `vpmu ctl SOCKET suspend FILE`");
-  arguments.machine.most_ticks = arguments.after.value_or(~0ULL);
+  arguments.machine.max_ticks = arguments.after.value_or(~0ULL);
   std::optional<WholeFile> snapshot;
   if (!arguments.save.empty()) {
     VMM_ASSIGN(auto file, new_snapshot_file(arguments.save));
     arguments.session.save_to = &snapshot.emplace(std::move(file)).descriptor();
   }
   arguments.session.starting = [&]() -> Result<void> {
-    for (const std::string& line : settled) messages.print("vpmu: " + line);
+    for (const std::string& line : chosen.lines()) messages.print("vpmu: " + line);
     return model_log.begin();
   };
   Log log = messages.log(arguments.verbose);
@@ -134,7 +134,9 @@ Result<int> run(RunArguments& arguments, Messages& messages) {
   VMM_ASSIGN(arguments.session.confinement,
              confine(confinement, arguments, Daemons::none,
                      {.socket = arguments.session.control_path, .statistics = statistics, .snapshot = snapshot}, log));
-  VMM_ASSIGN(const auto end, run_session(arguments.machine, arguments.session, log));
+  const auto ended = run_session(arguments.machine, arguments.session, log);
+  log.tell_held_back();
+  VMM_ASSIGN(const auto end, ended);
   // The first failure decides the exit code; each failure is printed.
   Result<void> all_done = end.failure ? Failure{*end.failure} : Result<void>{};
   const auto expect = [&all_done, &messages](const Result<void>& done) {
@@ -215,7 +217,8 @@ void add_run(Command& app, int& exit_code) {
   told(run.add_option("--memory", arguments->memory, "guest memory: a number and K, M or G").shows_default());
   told(run.add_option("--cpus", machine.cpus, "virtual CPUs").shows_default());
   told(run.add_option("--threads", machine.threads_per_core,
-                      "threads per core; 1: no SMT, and each CPU has all counters of its core")
+                      "threads per core; 2: SMT, pairs of CPUs share a core's caches, and from Sandy Bridge on halve "
+                      "its counters")
            .shows_default());
   run.add_flag("--bare-metal", machine.bare_metal,
                "hide the hypervisor from the guest, whose kernel then uses the uncore, too");
@@ -227,7 +230,8 @@ void add_run(Command& app, int& exit_code) {
       .takes_file();
   const Argument after =
       run.add_option("--after", arguments->after,
-                     "with soft: stop when a CPU has run N instructions since the guest's start (exit code 6)");
+                     "with soft: stop when a CPU has run N instructions since the guest's start (exit code 6); with --time "
+                     "pipeline, N cycles while something counts");
   run.add_option("--save", arguments->save, "with --after: then save the machine to this file, for --restore")
       .needs(after)
       .takes_file();

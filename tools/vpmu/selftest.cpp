@@ -19,6 +19,7 @@
 #include "perf/perf_calibration.hpp"
 #include "pmu/registry.hpp"
 #include "report.hpp"
+#include "shared/output.hpp"
 #include "sources/step_source.hpp"
 #include "test_kernel.hpp"
 #include "test_run.hpp"
@@ -29,9 +30,9 @@ extern "C" const std::byte vpmu_test_kernel[], vpmu_test_kernel_end[];
 namespace vmm::tool {
 namespace {
 
-void print(const std::string& line) {
-  std::printf("%s\n", line.c_str());
-  std::fflush(stdout);
+void print_line(const std::string& line) {
+  print(line + "\n");
+  std::fflush(stdout);  // the next test may take long
 }
 
 /// CPUID's brand string and signature.
@@ -78,7 +79,7 @@ Result<gt_runner::Totals> run_tests(const gt_runner::TestKernel& kernel, const s
   for (const gt_runner::Test& test : kernel.tests()) {
     if (::fnmatch(filter.c_str(), test.name.c_str(), 0) != 0) continue;
     VMM_ASSIGN(gt_runner::TestResult result, gt_runner::run_test(kernel, test, options));
-    if (result.verdict == gt_runner::Verdict::failed) print(gt_runner::describe(result));
+    if (result.verdict == gt_runner::Verdict::failed) print_line(gt_runner::describe(result));
     results.push_back(std::move(result));
   }
   if (results.empty())
@@ -92,7 +93,7 @@ Result<gt_runner::Totals> run_tests(const gt_runner::TestKernel& kernel, const s
 Result<bool> run_selftest(const SelftestOptions& options) {
   utsname names{};
   ::uname(&names);
-  print(fmt::format("vpmu " VPMU_VERSION ", Linux {}, {}", names.release, processor()));
+  print_line(fmt::format("vpmu " VPMU_VERSION ", Linux {}, {}", names.release, processor()));
   VMM_ASSIGN(const Fd file, kernel_file());
   VMM_ASSIGN(const gt_runner::TestKernel kernel,
              gt_runner::TestKernel::open(fmt::format("/proc/self/fd/{}", file.get())));
@@ -101,7 +102,7 @@ Result<bool> run_selftest(const SelftestOptions& options) {
     const std::string heading = fmt::format("model {}, source {}, {}", printable(options.model), source.traits.name,
                                             options.on_kvm ? "by KVM" : "by the engine");
     if (const std::string why = not_run(source, options.on_kvm); !why.empty()) {
-      print(fmt::format("{}: not run: {}", heading, why));
+      print_line(fmt::format("{}: not run: {}", heading, why));
       continue;
     }
     VMM_ASSIGN(const gt_runner::Totals totals, run_tests(kernel, options.filter,
@@ -109,12 +110,12 @@ Result<bool> run_selftest(const SelftestOptions& options) {
                                                           .source = std::string{source.traits.name},
                                                           .soft = !options.on_kvm,
                                                           .kvm_device = options.kvm_device}));
-    print(fmt::format("{}: {}", heading, gt_runner::describe(totals)));
+    print_line(fmt::format("{}: {}", heading, gt_runner::describe(totals)));
     all.passed += totals.passed;
     all.failed += totals.failed;
   }
   const bool good = all.failed == 0 && all.passed > 0;  // skipped tests alone say nothing
-  print(good ? "selftest: passed" : "selftest: FAILED; send this report with a bug report");
+  print_line(good ? "selftest: passed" : "selftest: FAILED; send this report with a bug report");
   return good;
 }
 

@@ -7,7 +7,7 @@
 #include <array>
 #include <vector>
 
-#include "exec/host_form.hpp"
+#include "exec/host/host_form.hpp"
 #include "kvm/capabilities.hpp"
 #include "kvm/system.hpp"
 #include "memory/host_code.hpp"

@@ -83,11 +83,11 @@ Result<std::string> list(const VirtArguments& arguments) {
 
 /// A domain's XML has some kilobytes.
 Result<std::string> read_standard_input() {
-  constexpr std::size_t most = 16U << 20U;
-  std::string text(most + 1, '\0');
+  constexpr std::size_t max = 16U << 20U;
+  std::string text(max + 1, '\0');
   text.resize(std::fread(text.data(), 1, text.size(), stdin));
-  if (text.size() > most)
-    return usage_error(fmt::format("standard input has more than {} bytes", most), "give the XML of one domain");
+  if (text.size() > max)
+    return usage_error(fmt::format("standard input has more than {} bytes", max), "give the XML of one domain");
   return text;
 }
 

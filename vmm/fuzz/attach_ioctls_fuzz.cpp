@@ -1,4 +1,3 @@
-// Long because it has each kind of call with the check of the answer that the VMM gets.
 #include <unistd.h>
 
 #include <algorithm>
@@ -208,7 +207,7 @@ class Vmm {
       range.flags = what >= 0xFC ? take<std::uint32_t>() : 1 + what % 3U;
       range.base = take_msr();
       range.nmsrs = what >= 0xF8 ? take<std::uint32_t>() : what / 3U;
-      const std::uint64_t words = range.nmsrs == 0 || range.nmsrs > most_filtered ? 1 : (range.nmsrs + 63) / 64;
+      const std::uint64_t words = range.nmsrs == 0 || range.nmsrs > max_filtered ? 1 : (range.nmsrs + 63) / 64;
       auto& bitmap =
           *bitmaps.emplace_back(std::make_unique<Buffer<std::uint64_t>>((words - 1) * sizeof(std::uint64_t)));
       for (std::uint64_t word = 0; word < words; ++word) (&*bitmap)[word] = take<std::uint64_t>();
@@ -288,7 +287,7 @@ class Vmm {
   Buffer<kvm_msrs> take_msrs() {
     const auto what = take<std::uint8_t>();
     const bool too_long = what >= 0xF0;
-    const std::uint32_t count = too_long ? most_msrs + take<std::uint8_t>() : what >= 0xE8 ? most_msrs - 1 : what % 9U;
+    const std::uint32_t count = too_long ? max_msrs + take<std::uint8_t>() : what >= 0xE8 ? max_msrs - 1 : what % 9U;
     Buffer<kvm_msrs> list{too_long ? 0 : count * sizeof(kvm_msr_entry)};
     list->nmsrs = count;
     for (std::uint32_t n = 0; !too_long && n < count; ++n)
@@ -308,7 +307,7 @@ class Vmm {
   void get_msrs() {
     const VcpuOf it = vcpu();
     auto list = take_msrs();
-    const std::uint32_t there = list->nmsrs < most_msrs ? list->nmsrs : 0;
+    const std::uint32_t there = list->nmsrs < max_msrs ? list->nmsrs : 0;
     const std::vector<kvm_msr_entry> before(list->entries, list->entries + there);
     const int answer = call(it.fd, KVM_GET_MSRS, list.address());
     check_served(*list, answer);
@@ -323,8 +322,8 @@ class Vmm {
   }
   static void check_served(const kvm_msrs& list, int answer) {
     const int error = errno;
-    if (list.nmsrs >= most_msrs) require(answer == -1 && error == E2BIG, "too long a list is refused");
-    if (list.nmsrs < most_msrs)
+    if (list.nmsrs >= max_msrs) require(answer == -1 && error == E2BIG, "too long a list is refused");
+    if (list.nmsrs < max_msrs)
       require(answer >= 0 && static_cast<std::uint32_t>(answer) <= list.nmsrs, "so many were served");
   }
   void list_msrs() {
@@ -341,7 +340,7 @@ class Vmm {
     const VcpuOf it = vcpu();
     const auto what = take<std::uint8_t>();
     const bool too_long = what >= 0xE0;
-    const std::uint32_t count = too_long ? most_leaves + 1 + what % 4U : what % 16U;
+    const std::uint32_t count = too_long ? max_leaves + 1 + what % 4U : what % 16U;
     Buffer<kvm_cpuid2> list{too_long ? 0 : count * sizeof(kvm_cpuid_entry2)};
     list->nent = count;
     static constexpr std::array<std::uint32_t, 10> leaves{0,   1,   4,          7,          0xA,
@@ -571,9 +570,9 @@ class Vmm {
 extern "C" std::uint64_t fuzz_work() { return calls; }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  constexpr unsigned most_calls = 60;
+  constexpr unsigned max_calls = 60;
   Input in{data, size};
   Vmm vmm{in};
-  for (unsigned n = 0; n < most_calls && !in.empty(); ++n) vmm.act();
+  for (unsigned n = 0; n < max_calls && !in.empty(); ++n) vmm.act();
   return 0;
 }

@@ -21,10 +21,10 @@ std::uint64_t requests_done = 0;
 struct Machine {
   unsigned asked{};
   vmm::ControlHandlers handlers() {
-    const auto write = [this](const vmm::Fd& file) {
+    const auto write = [this](const vmm::Fd& file, const vmm::SnapshotDone& done) {
       ++asked;
       require(file.valid(), "the machine gets a file to write");
-      return vmm::Result<void>{};
+      done({});
     };
     return {.status = [this] { return ++asked, vmm::MachineStatus{.state = "running"}; },
             .counters = [this] { return ++asked, R"({"machine": {}, "vcpus": []})"; },
@@ -36,7 +36,13 @@ struct Machine {
 
 /// Whether the answer says that the request was done.
 bool ask(std::string_view line, Machine& machine, vmm::Fd file = {}) {
-  const std::string reply = vmm::answer_request(line, machine.handlers(), std::move(file));
+  std::string reply;
+  unsigned replies = 0;
+  vmm::answer_request(line, machine.handlers(), std::move(file), [&](std::string answer) {
+    ++replies;
+    reply = std::move(answer);
+  });
+  require(replies == 1, "a request gets one answer");
   require(reply.find('\n') == std::string::npos, "an answer is one line");
   const auto parsed = nlohmann::json::parse(reply, nullptr, false);
   require(parsed.is_object() && parsed.contains("ok") && parsed["ok"].is_boolean(),
@@ -73,7 +79,7 @@ extern "C" std::uint64_t fuzz_work() { return requests_done; }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::string_view rest{reinterpret_cast<const char*>(data), size};
-  if (rest.size() > vmm::longest_request) rest = rest.substr(0, vmm::longest_request);
+  if (rest.size() > vmm::max_request_length) rest = rest.substr(0, vmm::max_request_length);
   static const bool checked = (check_commands(), true);
   require(checked, "once");
   while (!rest.empty()) {

@@ -2,9 +2,9 @@
 #include <array>
 
 #include "decode/instruction.hpp"
-#include "exec/block_arena.hpp"
-#include "exec/host_form.hpp"
-#include "exec/ops.hpp"
+#include "exec/blocks/block_arena.hpp"
+#include "exec/host/host_form.hpp"
+#include "exec/interpret/ops.hpp"
 #include "exec/tests/fixtures/host_cpu.hpp"
 #include "fuzz_input.hpp"
 
@@ -17,7 +17,7 @@ namespace {
 using namespace vpmu;
 using fuzz::require;
 
-constexpr std::size_t most_arena_bytes = 1 << 20;
+constexpr std::size_t max_arena_bytes = 1 << 20;
 std::uint64_t instructions_decoded = 0;
 
 /// The block's counts are those of its ops, and its ops follow each other without gaps.
@@ -43,7 +43,7 @@ void check(const exec::Block& block) {
 void check_host_form(std::span<const std::byte> code) {
   const auto form = exec::host_form(code);
   if (!form) return;
-  require(form->length >= 1 && form->length <= exec::HostForm::longest, "it fits");
+  require(form->length >= 1 && form->length <= exec::HostForm::max_length, "it fits");
   const auto written = vmm::decode_instruction(form->instruction(), exec::CodeMode::bits64);
   require(written && written->length == form->length, "it is one instruction");
   require(
@@ -67,7 +67,7 @@ void check_against_the_other(const exec::Block& block) {
     require(other->ends_block == (other->branch != BranchKind::none), "the engine knows no HLT");
     require(!other->ends_block || n + 2 == block.ops().size(), "a branch ends its block");
     require(((op.events & exec::event_branch) != 0) == (other->branch != BranchKind::none), "both count one branch");
-    require(((op.events & exec::event_load) != 0) == other->load.has_value(), "both count one load");
+    require(((op.events & exec::event_load) != 0) == (other->load || other->prefetched), "both count one load");
     require(((op.events & exec::event_store) != 0) == other->store.has_value(), "both count one store");
     const auto& operand = other->load ? other->load : other->store;
     if (!operand || op.bytes == 0) continue;
@@ -101,7 +101,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   static exec::BlockArena arena;
-  if (arena.bytes() > most_arena_bytes) arena.clear();
+  if (arena.bytes() > max_arena_bytes) arena.clear();
   const exec::Block& block = arena.make(decoded, all);
   require(block.code().size() <= there, "no byte beyond those given");
   require(std::equal(block.code().begin(), block.code().end(), code.begin()), "the code is what was given");

@@ -10,7 +10,7 @@
 #include "fuzz_input.hpp"
 
 // Random bytes as an ELF or multiboot kernel: as they are, or as the segments of a file whose header is good. A loaded
-// kernel must lie in RAM above 1 MiB and equal the file; a refused one must leave RAM unchanged, with the reason in one
+// kernel must lie in RAM and equal the file; a refused one must leave RAM unchanged, with the reason in one
 // line.
 
 namespace {
@@ -19,7 +19,7 @@ using namespace vmm;
 using vpmu::fuzz::Input;
 using vpmu::fuzz::require;
 
-constexpr std::uint64_t ram_bytes = GuestMemory::least;
+constexpr std::uint64_t ram_bytes = GuestMemory::min_bytes;
 std::uint64_t segments_loaded = 0;
 
 const GuestMemory& fresh_memory() {
@@ -103,6 +103,11 @@ File with_multiboot_header(Input& input) {
   return file;
 }
 
+/// Whether these bytes are not in the gap below 1 MiB.
+bool is_ram(vpmu::GuestPhysical first, std::uint64_t bytes) {
+  return first >= layout::high_ram || first.value() + bytes <= layout::low_ram_end.value();
+}
+
 /// Checks that every segment is in memory as in the file, and clears it again.
 template <class Elf>
 void check_and_clear(const GuestMemory& memory, const File& file) {
@@ -113,8 +118,8 @@ void check_and_clear(const GuestMemory& memory, const File& file) {
     std::memcpy(&segment, file.data() + header.e_phoff + i * sizeof segment, sizeof segment);
     if (segment.p_type != PT_LOAD || segment.p_memsz == 0) continue;
     const auto there = memory.bytes_at(vpmu::GuestPhysical{segment.p_paddr}, segment.p_memsz);
-    require(there.size() == segment.p_memsz && segment.p_paddr >= layout::high_ram.value(),
-            "a segment lies in RAM above 1 MiB");
+    require(there.size() == segment.p_memsz && is_ram(vpmu::GuestPhysical{segment.p_paddr}, segment.p_memsz),
+            "a segment lies in RAM");
     const auto from_file = there.first(segment.p_filesz);
     require(
         std::equal(from_file.begin(), from_file.end(), file.begin() + static_cast<std::ptrdiff_t>(segment.p_offset)),
@@ -134,7 +139,7 @@ void check_refusal(const GuestMemory& memory, const Error& error) {
 void try_elf(const GuestMemory& memory, const File& file) {
   const auto loaded = load_elf(memory, file);
   if (!loaded) return check_refusal(memory, loaded.error());
-  require(loaded->entry >= layout::high_ram && !memory.bytes_at(loaded->entry, 1).empty(), "the entry point is in RAM");
+  require(is_ram(loaded->entry, 1) && !memory.bytes_at(loaded->entry, 1).empty(), "the entry point is in RAM");
   check_and_clear<Elf64>(memory, file);
 }
 

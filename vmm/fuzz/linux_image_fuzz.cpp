@@ -23,7 +23,7 @@ constexpr std::size_t header_at = 0x1F1, header_bytes = 0x80;
 std::uint64_t kernels_loaded = 0;
 
 const GuestMemory& memory_of_guest() {
-  static const GuestMemory memory = *GuestMemory::create(2 * GuestMemory::least);
+  static const GuestMemory memory = *GuestMemory::create(2 * GuestMemory::min_bytes);
   return memory;
 }
 

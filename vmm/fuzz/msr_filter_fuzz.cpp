@@ -19,7 +19,7 @@ using vpmu::fuzz::Input;
 using vpmu::fuzz::require;
 
 std::uint64_t compared = 0;
-constexpr std::uint32_t most_msrs = 0x600 * 8;
+constexpr std::uint32_t max_msrs = 0x600 * 8;
 constexpr std::array accesses{MsrTrap::read, MsrTrap::write};
 
 /// Another VMM's filter. Each bitmap has just the whole words that it needs.
@@ -56,7 +56,7 @@ Others take_others(Input& in) {
     range.base = take_msr(in);
     range.nmsrs = what >= 0xF8 ? in.take<std::uint32_t>() : what / 3U;
     if (what == 0xF7) range.flags = in.take<std::uint32_t>();
-    const bool has_length = range.nmsrs <= most_msrs;
+    const bool has_length = range.nmsrs <= max_msrs;
     const bool has_flags = range.flags != 0 && (range.flags & ~3U) == 0;
     if (range.nmsrs != 0) o.is_legal = o.is_legal && has_length && has_flags;
     auto& bitmap = o.bitmaps.emplace_back(

@@ -23,7 +23,7 @@ using namespace vmm;
 using namespace vmm::fuzz;
 using vpmu::fuzz::ScriptedGuest;
 
-constexpr std::uint64_t ram_bytes = GuestMemory::least;
+constexpr std::uint64_t ram_bytes = GuestMemory::min_bytes;
 constexpr auto generation = vpmu::Generation::haswell;
 std::uint64_t pmus_restored = 0;
 
@@ -54,7 +54,7 @@ PmuVcpuState pmu_state() {
   (void)pmu.wrmsr(vpmu::msr::IA32_DS_AREA, ScriptedGuest::first_page);
   (void)pmu.wrmsr(vpmu::msr::IA32_PEBS_ENABLE, 1);
   (void)pmu.wrmsr(vpmu::msr::IA32_PERF_GLOBAL_CTRL, 0x7'0000'000F);
-  return {.pmu = pmu.snapshot(), .waiting_pmis = 1, .unread = 1, .nmi_in_service = 0};
+  return {.pmu = pmu.snapshot(), .pending_pmi = 1, .unread = 1, .nmi_in_service = 0};
 }
 
 struct NoLine final : InterruptLine {
@@ -80,7 +80,7 @@ Sections good_sections() {
   machine.put(ram_bytes);
   machine.put(std::uint32_t{1});
   machine.put(std::uint32_t{2});
-  for (unsigned n = 0; n < 5; ++n) machine.put(std::uint64_t{0});
+  for (unsigned n = 0; n < 6; ++n) machine.put(std::uint64_t{0});
   ByteWriter vcpu;
   vcpu.put_run(*save_vcpu(Kvm::get().vcpu, std::array<std::uint32_t, 1>{0x8B}));
   ByteWriter pmu;
@@ -168,7 +168,7 @@ void restore(Input& input, bool damaged, bool with_kvm) {
   }
   if (!snapshot) return;
   const MachineImage& image = snapshot->image();
-  require(image.cpus >= 1 && image.cpus <= MachineImage::most_vcpus && image.vcpus.size() == image.cpus &&
+  require(image.cpus >= 1 && image.cpus <= MachineImage::max_vcpus && image.vcpus.size() == image.cpus &&
               image.model.size() <= 64,
           "an image is of bounded size");
   restore_devices(image.devices);

@@ -40,8 +40,8 @@ inline void append(Bytes& file, std::span<const std::byte> bytes) {
 }
 
 inline Bytes file_of(const Sections& sections) {
-  constexpr std::uint64_t magic = 0x5041'4E53'554D'5056, version = 3;
-  Bytes file = bytes_of(magic, version);
+  constexpr std::uint64_t magic = 0x5041'4E53'554D'5056;
+  Bytes file = bytes_of(magic, section_file_version);
   for (const Section& section : sections) {
     SectionName name{};
     std::ranges::copy(std::string_view{section.name}.substr(0, name.size()), name.begin());

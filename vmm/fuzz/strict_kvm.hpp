@@ -14,7 +14,7 @@
 namespace vmm::fuzz {
 
 constexpr std::uint64_t page = 4096;
-constexpr std::uint32_t most_msrs = 256, most_leaves = 256, most_filtered = 0x600 * 8;
+constexpr std::uint32_t max_msrs = 256, max_leaves = 256, max_filtered = 0x600 * 8;
 constexpr int refusal = ENOMEM;
 
 /// A filter with copies of its bitmaps: the fake KVM's, or the model of the VMM's own.
@@ -32,7 +32,7 @@ struct Filter {
     bool legal = (from.flags & ~std::uint32_t{KVM_MSR_FILTER_DEFAULT_DENY}) == 0;
     for (const kvm_msr_filter_range& r : from.ranges) {
       if (r.nmsrs == 0) continue;
-      legal = legal && r.flags != 0 && (r.flags & ~3U) == 0 && r.nmsrs <= most_filtered;
+      legal = legal && r.flags != 0 && (r.flags & ~3U) == 0 && r.nmsrs <= max_filtered;
       if (!legal) return std::nullopt;
       std::vector<std::uint64_t> bitmap((r.nmsrs + 63) / 64);
       std::memcpy(bitmap.data(), r.bitmap, bitmap.size() * sizeof(std::uint64_t));
@@ -85,8 +85,8 @@ class StrictKvm {
     if (request == refused) return refusal;
     switch (request) {
       case KVM_GET_MSRS:
-      case KVM_SET_MSRS: return at<kvm_msrs>(argument).nmsrs >= most_msrs ? E2BIG : 0;
-      case KVM_SET_CPUID2: return at<kvm_cpuid2>(argument).nent > most_leaves ? E2BIG : 0;
+      case KVM_SET_MSRS: return at<kvm_msrs>(argument).nmsrs >= max_msrs ? E2BIG : 0;
+      case KVM_SET_CPUID2: return at<kvm_cpuid2>(argument).nent > max_leaves ? E2BIG : 0;
       case KVM_X86_SET_MSR_FILTER: return set_filter(vm(fd), at<kvm_msr_filter>(argument));
       case KVM_ENABLE_CAP: return enable(vm(fd), at<kvm_enable_cap>(argument));
       case KVM_SET_USER_MEMORY_REGION: return set_memory(vm(fd), at<kvm_userspace_memory_region>(argument));

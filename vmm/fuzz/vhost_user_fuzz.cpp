@@ -21,7 +21,7 @@ using namespace vmm::virtio;
 using vpmu::fuzz::Input;
 using vpmu::fuzz::require;
 
-constexpr std::uint64_t ring_at = 0x1000, size_of_ram = GuestMemory::least;
+constexpr std::uint64_t ring_at = 0x1000, size_of_ram = GuestMemory::min_bytes;
 constexpr std::uint16_t entries = 16;
 
 std::uint64_t things_done = 0;

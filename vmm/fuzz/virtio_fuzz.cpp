@@ -19,7 +19,7 @@ using vpmu::fuzz::Input;
 using vpmu::fuzz::require;
 
 constexpr std::uint32_t window = 0xE000'0000;
-constexpr std::uint64_t ram_bytes = GuestMemory::least, rings_at = 0x10'0000, ring_bytes = 0x1000;
+constexpr std::uint64_t ram_bytes = GuestMemory::min_bytes, rings_at = 0x10'0000, ring_bytes = 0x1000;
 std::uint64_t things_done = 0;
 
 const GuestMemory& memory() {
@@ -118,8 +118,8 @@ extern "C" std::uint64_t fuzz_work() { return vmm::virtio::things_done; }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace vmm::virtio;
-  constexpr std::size_t longest = 4096;
-  Input input{data, std::min(size, longest)};
+  constexpr std::size_t max = 4096;
+  Input input{data, std::min(size, max)};
   Wires wires;
   vmm::PciBus bus;
   auto owned = std::make_unique<PciDevice>(

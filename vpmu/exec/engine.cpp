@@ -4,9 +4,12 @@
 #include <limits>
 #include <utility>
 
-#include "exec/dispatch.hpp"
-#include "exec/ops.hpp"
+#include "exec/interpret/ops.hpp"
+#include "exec/memory/access.hpp"
+#include "exec/observe/class_counts.hpp"
+#include "exec/state/dispatch.hpp"
 #include "vpmu/bits.hpp"
+#include "vpmu/x86.hpp"
 
 namespace vpmu::exec {
 namespace {
@@ -14,9 +17,11 @@ namespace {
 constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max() / 2;
 constexpr Counts without_end{unlimited, unlimited, unlimited, unlimited};
 
-/// Whether translations made under the one hold under the other.
+/// Whether translations made under the one hold under the other, those for writes apart: they depend on CR0.WP, too.
+/// The other bits of CR0 have no part in them. SDM 3A 4.6.1, 4.10.4.1.
 bool same_tables(const PagingState& a, const PagingState& b) {
-  return a.cr0 == b.cr0 && a.cr3 == b.cr3 && a.cr4 == b.cr4 && a.efer == b.efer;
+  return ((a.cr0 ^ b.cr0) & (x86::cr0::PE::mask | x86::cr0::PG::mask)) == 0 && a.cr3 == b.cr3 && a.cr4 == b.cr4 &&
+         a.efer == b.efer;
 }
 
 }  // namespace
@@ -25,7 +30,7 @@ Engine::Engine(Ram& ram, Platform& platform, HostCode* host_code, Compiling comp
     : code_{host_code, platform}, jit_{host_code, compiling.after}, stepped_{op_stepped()} {
   core_.ram = &ram;
   core_.platform = &platform;
-  core_.code = &code_;
+  core_.code = &code_.pages();
   jit_.attach(core_);
   code_.doubt(core_);
   take_privilege();
@@ -42,6 +47,7 @@ void Engine::load(const CpuState& state) {
   begin_generation();
   set_state(state);
   given_ = core_.left = without_end;
+  core_.more = {};
 }
 
 void Engine::observe(Observer* observer) {
@@ -54,14 +60,34 @@ void Engine::observe(Observer* observer) {
   take_privilege();
 }
 
+void Engine::count_classes(bool wanted) {
+  if (wanted == core_.counts_classes) return;
+  core_.counts_classes = wanted;
+  core_.block = nullptr;
+  begin_generation();
+  take_privilege();
+}
+
 bool Engine::would_flush(const CpuState& state) const { return !same_tables(core_.paging, state.paging); }
 
 std::uint64_t Engine::observed() const { return tap_ == nullptr ? 0 : tap_->passed; }
 
+std::uint64_t Engine::observed_before() {
+  if (core_.tap == nullptr) return 0;
+  tell_all(core_);
+  // The instruction itself has been subtracted from what is left.
+  return tap_->passed + static_cast<std::uint64_t>(tap_->begun_with - core_.left[count_instructions]) - 1;
+}
+
 void Engine::resume(const CpuState& state) {
-  if (would_flush(state)) begin_generation();
+  if (would_flush(state))
+    begin_generation();
+  else if (((core_.paging.cr0 ^ state.paging.cr0) & x86::cr0::WP::mask) != 0)
+    forget_writes(&core_);
   set_state(state);
 }
+
+void Engine::forget_page(std::uint64_t at) { exec::forget_page(&core_, at); }
 
 void Engine::forget_translations() {
   begin_generation();
@@ -87,11 +113,12 @@ void Engine::set_state(const CpuState& state) {
   core_.stack_mask = low_bits(state.stack_is_32_bit ? 32 : 16);
   core_.rip = narrow ? (state.rip + core_.r[cs_base]) & low_bits(32) : state.rip;
   core_.flags.set_bits(state.rflags);
-  core_.other_flags = state.rflags & ~rflags::status;
+  core_.other_flags = state.rflags & ~x86::rflags::status;
   core_.cr2 = state.cr2;
   core_.paging = state.paging;
-  core_.paging.alignment_check = (state.rflags & rflags::AC) != 0;
+  core_.paging.alignment_check = x86::rflags::AC::test(state.rflags);
   core_.cpl = state.cpl;
+  core_.checks_accesses = state.checks_accesses;
   core_.block = nullptr;
   core_.vectors = nullptr;
   core_.compiled.forget_vectors();
@@ -117,6 +144,7 @@ CpuState Engine::state() const {
   s.cr2 = core_.cr2;
   s.paging = core_.paging;
   s.cpl = core_.cpl;
+  s.checks_accesses = core_.checks_accesses;
   return s;
 }
 
@@ -124,7 +152,12 @@ Passed Engine::passed() const {
   Counts n = given_ - core_.left;
   n[count_instructions] -= core_.aside;
   const auto at = [&](CountIndex i) { return static_cast<std::uint64_t>(n[i]); };
-  return {at(count_instructions), at(count_branches), at(count_loads), at(count_stores)};
+  return {.instructions = at(count_instructions),
+          .branches = at(count_branches),
+          .loads = at(count_loads),
+          .stores = at(count_stores),
+          .more_loads = core_.more.loads,
+          .more_stores = core_.more.stores};
 }
 
 std::span<const std::byte> Engine::next_code() const {
@@ -140,7 +173,7 @@ void Engine::came_from(Block& from, Block& block) {
   if (core_.is_fresh(from)) {
     for (unsigned way = 0; way < 2; ++way)
       if (from.target[way] == block.rip) from.next[way] = &block;
-  } else if (&from != &block && from.rip == block.rip && from.compiled != nullptr) {
+  } else if (&from != &block && from.rip == block.rip) {
     jit_.unlink(core_, from);
   }
 }
@@ -178,12 +211,14 @@ Stop Engine::run_one() {
   Block* const block = CodeCache::known(core_);
   core_.block = block != nullptr ? block : next_block();
   if (core_.block == nullptr) return core_.stop;
-  Alone alone{*core_.block, stepped_};
+  const Block& running = *core_.block;
+  Alone alone{running, stepped_};
   core_.aside = -1;
   const Stop stop = step(alone);
   core_.aside = 0;
   if (stop != Stop::none) return stop;
   given_ += counts_of(alone.ops[0]);
+  if (core_.counts_classes) count_first_class(core_, running);
   return Stop::budget;
 }
 
@@ -191,10 +226,12 @@ Stop Engine::run_one() {
 Stop Engine::step_of_many() {
   const Counts left = core_.left;
   if (core_.tap != nullptr) begin_alone(core_, left[count_instructions]);
-  Alone alone{*core_.block, stepped_};
+  const Block& running = *core_.block;
+  Alone alone{running, stepped_};
   core_.left = Counts{};
   const Stop stop = step(alone);
   core_.left = stop == Stop::none ? left - counts_of(alone.ops[0]) : left;
+  if (stop == Stop::none && core_.counts_classes) count_first_class(core_, running);
   return stop;
 }
 
@@ -208,6 +245,8 @@ Block* Engine::next_block() {
 Stop Engine::run(std::uint64_t instructions) {
   asked_to_stop_ = false;
   core_.missing.reset();
+  core_.raised = 0;
+  if (core_.checks_accesses) return Stop::unsupported;
   if (instructions == 1 && core_.tap == nullptr) return run_one();
   if (core_.left[count_instructions] == 0) leave(without_end);
   // Puts aside what is left beyond this run, so that no block begins that would exceed the run.

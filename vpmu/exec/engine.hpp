@@ -1,16 +1,17 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
-#include "exec/code_cache.hpp"
-#include "exec/compiling.hpp"
-#include "exec/core.hpp"
-#include "exec/jit.hpp"
-#include "exec/tap.hpp"
+#include "exec/blocks/code_cache.hpp"
+#include "exec/compile/compiling.hpp"
+#include "exec/compile/jit.hpp"
+#include "exec/observe/tap.hpp"
+#include "exec/state/core.hpp"
 
 namespace vpmu::exec {
 
 /// Everything of a vCPU that the engine works with. Segments of 16- and 32-bit code have a base; their limits and types
-/// are ignored.
+/// are ignored, unless checks_accesses is set.
 struct CpuState {
   CodeMode mode{};                               ///< bits64: IA-32e mode with CS.L (SDM 3A 4.1); else by CS.D.
   bool stack_is_32_bit{true};                    ///< SS.B; ignored in 64-bit code.
@@ -22,11 +23,15 @@ struct CpuState {
   std::uint64_t cr2{};
   PagingState paging;  ///< alignment_check is taken from rflags.
   std::uint8_t cpl{};
+  bool checks_accesses{};  ///< The engine leaves every instruction to its owner, who checks alignment and limits.
 };
 
 /// What retired since Engine::load().
 struct Passed {
   std::uint64_t instructions{}, branches{}, loads{}, stores{};
+  /// Loads and stores of instructions that make several, beyond the first: a micro-operation each. Negative: string
+  /// instructions that did no element.
+  std::int64_t more_loads{}, more_stores{};
 };
 
 /// Runs the guest's instructions one by one, exactly: for one vCPU, on one thread. It leaves unknown instructions and
@@ -51,12 +56,14 @@ class Engine {
   /// The guest changed page tables and ran an instruction such as INVLPG or MOV to CR3: translations are checked anew.
   /// Keeps passed().
   void forget_translations();
+  /// The page at this linear address, if no code runs from it, is looked up anew at its next access.
+  void forget_page(std::uint64_t at);
   [[nodiscard]] CpuState state() const;
   /// The next write to each page calls Ram::will_write() again, even if the engine has written to the page before. For
   /// an owner that passes these calls on to others, and lets them run in between.
   void tell_of_writes_anew();
   /// Somebody else has written to a page of RAM since load(): its decoded blocks are checked anew.
-  void written(GuestPhysical page) { code_.forget(core_, page); }
+  void written(GuestPhysical page) { code_.pages().forget(core_, page); }
   /// From here on `observer` is told what instructions do; it must outlive that. Null: nobody is told, at no cost. A
   /// change of observer discards all translations. Not from within run().
   void observe(Observer* observer);
@@ -64,12 +71,28 @@ class Engine {
   [[nodiscard]] bool would_flush(const CpuState& state) const;
   /// How many instructions have retired while observed: the `now` that observers get.
   [[nodiscard]] std::uint64_t observed() const;
+  /// The same for a Platform that is asked by an instruction: those before it, of which the observer is told first.
+  std::uint64_t observed_before();
+
+  /// From here on instructions are counted by their class, or no longer. A change discards all translations. Not from
+  /// within run().
+  void count_classes(bool wanted);
+  /// How many instructions of each class have retired while that was wanted; InstructionClass::other is not counted.
+  [[nodiscard]] const ClassCounts& classes() const { return core_.classes; }
 
   /// Runs until `instructions` have retired, or until something stops it earlier: `Stop`. Returns with Stop::again
   /// after a part of a long string instruction; call it again.
   Stop run(std::uint64_t instructions);
+  /// From here on run() stops, with Stop::accesses, before an instruction that may make so many loads or stores beyond
+  /// its first that more than `most` of one kind would have passed since this call. Any instruction runs by default.
+  void limit_accesses(std::uint64_t max) {
+    core_.more.left = static_cast<std::int64_t>(std::min<std::uint64_t>(max, MoreAccesses::unlimited));
+  }
   /// After run() gave Stop::fault: which byte could not be reached, if that is why.
   [[nodiscard]] const std::optional<MissingAccess>& missing() const { return core_.missing; }
+  /// After run() gave Stop::float_error: the exceptions that #XM adds to the flags in MXCSR, or 0 for #MF. SDM 1 8.7,
+  /// 11.5.
+  [[nodiscard]] std::uint8_t raised() const { return core_.raised; }
   /// The bytes of the instruction that run() begins with, if the engine has decoded it lately; else empty. Valid until
   /// another member is called. Cost: a look into a table.
   [[nodiscard]] std::span<const std::byte> next_code() const;

@@ -66,20 +66,28 @@ inline bool same(const exec::VectorState& a, const exec::VectorState& b) {
   return a.legacy == b.legacy && a.upper == b.upper;
 }
 inline bool same(const exec::Passed& a, const exec::Passed& b) {
-  return a.instructions == b.instructions && a.branches == b.branches && a.loads == b.loads && a.stores == b.stores;
+  return a.instructions == b.instructions && a.branches == b.branches && a.loads == b.loads && a.stores == b.stores &&
+         a.more_loads == b.more_loads && a.more_stores == b.more_stores;
 }
 inline exec::Passed sum(const exec::Passed& a, const exec::Passed& b) {
-  return {a.instructions + b.instructions, a.branches + b.branches, a.loads + b.loads, a.stores + b.stores};
+  return {a.instructions + b.instructions, a.branches + b.branches,      a.loads + b.loads, a.stores + b.stores,
+          a.more_loads + b.more_loads,     a.more_stores + b.more_stores};
+}
+inline exec::Passed difference(const exec::Passed& a, const exec::Passed& b) {
+  return {a.instructions - b.instructions, a.branches - b.branches,      a.loads - b.loads, a.stores - b.stores,
+          a.more_loads - b.more_loads,     a.more_stores - b.more_stores};
 }
 
 /// Runs at most `instructions`, string instructions to their end: one that overwrites its own page takes a run() for
-/// each element.
-inline Stop run_some(exec::Engine& engine, std::uint64_t instructions) {
+/// each element. Calls `after` after each run().
+template <class After>
+Stop run_some(exec::Engine& engine, std::uint64_t instructions, After&& after) {
   const std::uint64_t before = engine.passed().instructions;
   Stop stop = Stop::again;
   for (unsigned turn = 0; stop == Stop::again; ++turn) {
     require(turn < 1U << 18, "a string instruction ends");
     stop = engine.run(instructions - (engine.passed().instructions - before));
+    after();
     require(engine.passed().instructions - before <= instructions, "the budget holds");
   }
   require(stop != Stop::none && stop != Stop::alone, "the reason for a stop is one for the owner");
@@ -87,6 +95,9 @@ inline Stop run_some(exec::Engine& engine, std::uint64_t instructions) {
   require(p.branches <= p.instructions && p.loads <= p.instructions && p.stores <= p.instructions,
           "no event without an instruction");
   return stop;
+}
+inline Stop run_some(exec::Engine& engine, std::uint64_t instructions) {
+  return run_some(engine, instructions, [] {});
 }
 
 /// `pieces`: how many instructions to ask for each time, over and over.
@@ -97,9 +108,9 @@ inline End run_from(const exec::CpuState& from, exec::Engine& engine, Surroundin
   Stop stop = Stop::budget;
   for (std::size_t n = 0; stop == Stop::budget && engine.passed().instructions < budget; ++n) {
     const std::uint64_t before = engine.passed().instructions;
-    const std::uint64_t most = std::min<std::uint64_t>(budget - before, pieces[n % pieces.size()]);
+    const std::uint64_t max = std::min<std::uint64_t>(budget - before, pieces[n % pieces.size()]);
     if (n % 2 == 1) engine.resume(engine.state());
-    stop = run_some(engine, most);
+    stop = run_some(engine, max);
     require(stop != Stop::budget || engine.passed().instructions > before, "it goes on");
   }
   return {stop, engine.state(), engine.passed(), surroundings.state};

@@ -3,12 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <span>
 #include <vector>
 
-#include "exec/platform.hpp"
+#include "exec/state/platform.hpp"
+#include "exec/tests/fixtures/assembled.hpp"
 #include "fuzz_input.hpp"
 
 namespace vpmu::fuzz {
@@ -34,8 +34,8 @@ class FencedCode final : public exec::HostCode {
   }
 
   const std::byte* add(std::span<const std::byte> routine) override {
-    constexpr std::size_t most_around = 512;
-    if (routine.size() + most_around > bytes - used_) return nullptr;
+    constexpr std::size_t max_around = 512;
+    if (routine.size() + max_around > bytes - used_) return nullptr;
     const std::size_t body = put(routine);
     if (begins(routine, host_routine)) {
       ++watched;
@@ -86,23 +86,19 @@ class FencedCode final : public exec::HostCode {
   };
   static constexpr std::size_t bytes = 4U << 20U, fence = 64;
   static constexpr unsigned char breakpoint = 0xCC;
-  /// What functions of the engine begin with: its way into compiled code (push %rbx, %rbp, %r12, %r13), and a host
-  /// routine (mov %rdx, %r11).
-  static constexpr std::array<unsigned, 6> shared_routines{0x53, 0x55, 0x41, 0x54, 0x41, 0x55};
-  static constexpr std::array<unsigned, 3> host_routine{0x49, 0x89, 0xD3};
+  static constexpr std::byte jmp{0xE9}, call{0xE8};  // with a distance of 32 bits
+  /// What functions of the engine begin with: its way into compiled code, and a host routine.
+  static inline const auto shared_routines = X86("push %rbx; push %rbp; push %r12; push %r13");
+  static inline const auto host_routine = X86("mov %rdx, %r11");
 
   static std::byte* map(int file, int protection) {
     void* const at = ::mmap(nullptr, bytes, protection, MAP_SHARED, file, 0);
     require(at != MAP_FAILED, "memory for code");
     return static_cast<std::byte*>(at);
   }
-  template <std::size_t N>
-  static bool begins(std::span<const std::byte> code, const std::array<unsigned, N>& with) {
-    return code.size() >= N && std::equal(with.begin(), with.end(), code.begin(),
-                                          [](unsigned a, std::byte b) { return std::byte(a) == b; });
-  }
-  static void append(Code& to, std::initializer_list<unsigned> list) {
-    for (const unsigned b : list) to.push_back(static_cast<std::byte>(b));
+  static bool begins(std::span<const std::byte> code, std::span<const std::uint8_t> with) {
+    return code.size() >= with.size() && std::equal(with.begin(), with.end(), code.begin(),
+                                                    [](unsigned a, std::byte b) { return std::byte(a) == b; });
   }
   static void append_distance(Code& to, std::size_t from, std::size_t target) {
     const auto distance = static_cast<std::uint32_t>(target - (from + to.size() + 4));
@@ -110,7 +106,7 @@ class FencedCode final : public exec::HostCode {
   }
   static Code jump(std::size_t from, std::size_t to) {
     Code code;
-    append(code, {0xE9});
+    code.push_back(jmp);
     append_distance(code, from, to);
     return code;
   }
@@ -131,30 +127,24 @@ class FencedCode final : public exec::HostCode {
   /// Calls `body`. Its frame: both control words before and after, then R15 to RBX.
   [[nodiscard]] Code watch(std::size_t body) const {
     Code code;
-    append(code, {0x53, 0x55, 0x41, 0x54, 0x41, 0x55, 0x41, 0x56, 0x41, 0x57, 0x48, 0x83, 0xEC,
-                  0x18});                                                  // push them all; sub $24, %rsp
-    append(code, {0x0F, 0xAE, 0x1C, 0x24, 0xD9, 0x7C, 0x24, 0x04, 0xE8});  // stmxcsr (%rsp); fnstcw 4(%rsp); call
+    append(code, X86("push %rbx; push %rbp; push %r12; push %r13; push %r14; push %r15; sub $24, %rsp; "
+                     "stmxcsr (%rsp); fnstcw 4(%rsp)"));
+    code.push_back(call);
     append_distance(code, used_, body);
-    append(code, {0x0F, 0xAE, 0x5C, 0x24, 0x08, 0xD9, 0x7C, 0x24, 0x0C});  // stmxcsr 8(%rsp); fnstcw 12(%rsp)
-    append(code, {0x48, 0x8B, 0x4C, 0x24, 0x08, 0x48, 0x33, 0x0C, 0x24, 0x48, 0xC1, 0xE1,
-                  0x10});  // 8(%rsp) ^ (%rsp), 48 bits
+    append(code, X86("stmxcsr 8(%rsp); fnstcw 12(%rsp); "
+                     "mov 8(%rsp), %rcx; xor (%rsp), %rcx; shl $16, %rcx"));  // 48 bits
     trap_unless_zero(code);
-    append(code, {0x9C, 0x59, 0xF6, 0xC5, 0x04});  // pushfq; pop %rcx; test $4, %ch
+    append(code, X86("pushfq; pop %rcx; test $4, %ch"));
     trap_unless_zero(code);
-    constexpr std::array<std::array<unsigned, 5>, 6> compares{{{0x48, 0x3B, 0x5C, 0x24, 0x40},
-                                                               {0x48, 0x3B, 0x6C, 0x24, 0x38},
-                                                               {0x4C, 0x3B, 0x64, 0x24, 0x30},
-                                                               {0x4C, 0x3B, 0x6C, 0x24, 0x28},
-                                                               {0x4C, 0x3B, 0x74, 0x24, 0x20},
-                                                               {0x4C, 0x3B, 0x7C, 0x24, 0x18}}};
-    for (const auto& compare : compares) {
-      for (const unsigned b : compare) append(code, {b});
+    for (const auto compare : {X86("cmp 64(%rsp), %rbx"), X86("cmp 56(%rsp), %rbp"), X86("cmp 48(%rsp), %r12"),
+                               X86("cmp 40(%rsp), %r13"), X86("cmp 32(%rsp), %r14"), X86("cmp 24(%rsp), %r15")}) {
+      append(code, compare);
       trap_unless_zero(code);
     }
-    append(code, {0x48, 0x83, 0xC4, 0x18, 0x41, 0x5F, 0x41, 0x5E, 0x41, 0x5D, 0x41, 0x5C, 0x5D, 0x5B, 0xC3});
+    append(code, X86("add $24, %rsp; pop %r15; pop %r14; pop %r13; pop %r12; pop %rbp; pop %rbx; ret"));
     return code;
   }
-  static void trap_unless_zero(Code& code) { append(code, {0x74, 0x02, 0x0F, 0x0B}); }  // jz past a ud2
+  static void trap_unless_zero(Code& code) { append(code, X86("jz 1f; ud2; 1:")); }
 
   std::byte* to_write_{};
   std::byte* to_run_{};

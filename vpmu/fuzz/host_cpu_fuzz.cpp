@@ -4,6 +4,7 @@
 #include "exec/engine.hpp"
 #include "exec/tests/oracle/random_instruction.hpp"
 #include "fuzz_input.hpp"
+#include "vpmu/x86.hpp"
 
 // Random bytes as one instruction of those that this process may execute itself, and a seed for registers, flags and
 // memory: what the engine does not leave alone it does as this CPU does.
@@ -60,7 +61,7 @@ class Bench {
       const bool open = (c.undefined_registers >> n & 1) != 0 && after.gpr[n] == c.before.gpr[n];
       require_same(c, open || after.gpr[n] == host.gpr[n], "registers as the CPU has them");
     }
-    require_same(c, ((after.rflags ^ host.flags) & exec::rflags::status & ~c.undefined) == 0,
+    require_same(c, ((after.rflags ^ host.flags) & x86::rflags::status & ~c.undefined) == 0,
                  "flags as the CPU has them");
     require_same(c, std::equal(written.begin(), written.end(), scratch_.begin()), "memory as the CPU has it");
     require_same(c, after.rip == s.rip + c.code.size() && engine_.passed().instructions == 1, "one instruction");

@@ -4,6 +4,7 @@
 
 #include "engine_guest.hpp"
 #include "exec/tests/fixtures/host_cpu.hpp"
+#include "vpmu/x86.hpp"
 
 // Random bytes as code, data, registers and page tables. Whatever they are, the engine ends within its budget, touches
 // nothing but RAM, and comes to the same end in one go, in pieces, compiled or not, and one instruction at a time by
@@ -77,10 +78,10 @@ exec::CpuState take_state(fuzz::Input& input, std::uint64_t ram, bool paged) {
   for (auto& gpr : s.gpr) gpr = take_value(input, ram);
   s.fs_base = take_value(input, ram);
   s.gs_base = take_value(input, ram);
-  s.rflags = (input.take<std::uint16_t>() & (exec::rflags::status | exec::rflags::DF | exec::rflags::IF)) | 2;
+  s.rflags = (input.take<std::uint16_t>() & (x86::rflags::status | x86::rflags::DF::mask | x86::rflags::IF::mask)) | 2;
   const auto bits = input.take<std::uint8_t>();
   s.cpl = (bits & 1) != 0 ? 3 : 0;
-  if ((bits & 2) != 0) s.rflags |= exec::rflags::AC;
+  if ((bits & 2) != 0) s.rflags |= x86::rflags::AC::mask;
   s.rip = ram + (bits >> 2) % ScatteredRam::pages * page_size + input.take<std::uint16_t>() % page_size;
   s.paging.cr0 = 1;
   s.paging.cr4 = 1U << 9 | 1U << 10 | 1U << 18;  // OSFXSR, OSXMMEXCPT, OSXSAVE

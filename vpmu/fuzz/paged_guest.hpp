@@ -21,7 +21,7 @@ class PagedGuest : public GuestEnv {
   std::array<std::byte, ram_bytes> memory{};
   std::bitset<page_count> missing, read_only;
   bool fail_writes{};  ///< As if another CPU had taken the page away after the probe.
-  std::uint64_t pmis{}, page_faults{};
+  std::uint64_t pmis{};
 
   AccessResult read_linear(GuestLinear at, std::span<std::byte> out) override {
     if (auto fault = check(at, out.size(), AccessKind::read)) return fault;
@@ -40,7 +40,6 @@ class PagedGuest : public GuestEnv {
   }
   std::uint64_t tsc() override { return 0x1122'3344; }
   void request_pmi() override { ++pmis; }
-  void inject_page_fault(const AccessFault&) override { ++page_faults; }
 
   /// What is in RAM there.
   [[nodiscard]] std::uint64_t word(std::uint64_t at) const {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <span>
 
-#include "exec/platform.hpp"
+#include "exec/state/platform.hpp"
 #include "fuzz_input.hpp"
 
 namespace vpmu::fuzz {

@@ -1,15 +1,18 @@
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <initializer_list>
+#include <optional>
 
 #include "engine_guest.hpp"
 #include "fenced_code.hpp"
+#include "timing/core_timer.hpp"
+#include "uarch/processor_model.hpp"
+#include "vpmu/x86.hpp"
+#include "watcher.hpp"
 
 // Random bytes as code that is compiled as soon as it runs, beside the interpreter: the same end and the same memory,
 // three times from the same registers, so that blocks come to run compiled and then linked. What is written as code
 // stays within what it is said to be, and leaves the host's registers alone (FencedCode). Half of the inputs are
-// observed: then both are told of the same accesses and branches.
+// observed: then both are told of the same accesses and branches. Some are timed: then both take the same cycles.
 
 namespace {
 
@@ -25,7 +28,7 @@ exec::CpuState take_state(Input& input) {
   s.gpr[exec::rsp] = input.take<std::uint16_t>() % (ScatteredRam::pages * page_size) & ~7ULL;
   s.fs_base = take_value(input, 0);
   s.gs_base = take_value(input, 0);
-  s.rflags = (input.take<std::uint16_t>() & (exec::rflags::status | exec::rflags::DF | exec::rflags::IF)) | 2;
+  s.rflags = (input.take<std::uint16_t>() & (x86::rflags::status | x86::rflags::DF::mask | x86::rflags::IF::mask)) | 2;
   s.cpl = (input.take<std::uint8_t>() & 1) != 0 ? 3 : 0;
   s.rip = 8 * page_size + input.take<std::uint16_t>() % page_size;
   s.paging.cr0 = 1;
@@ -33,42 +36,36 @@ exec::CpuState take_state(Input& input) {
   return s;
 }
 
-/// All that is seen but code: of a block that is cut, lines are fetched when they run.
-class Watcher final : public exec::Observer {
- public:
-  void fetched(const exec::SeenCode&) override {}
-  void accessed(const exec::SeenAccess& a, std::uint64_t now) override {
-    ++seen;
-    add({a.linear, a.physical, a.page_bytes, a.bytes, a.store ? 1ULL : 0, a.second_half ? 1ULL : 0, now});
-  }
-  void retired(bool load, bool store) override { add({load ? 1ULL : 0, store ? 1ULL : 0}); }
-  void branched(const exec::SeenBranch& b) override {
-    add({b.at, b.behind, b.to, static_cast<std::uint64_t>(b.kind), b.taken ? 1ULL : 0, b.now});
-  }
-  void abandoned() override { add({}); }
-  void flushed_line(const exec::SeenFlush& f) override { add({f.linear, f.physical}); }
-  void flushed() override {}
-
-  std::uint64_t sum{};
-  std::uint64_t seen{};  ///< Accesses.
-
- private:
-  void add(std::initializer_list<std::uint64_t> words) {
-    sum = std::rotl(sum ^ words.size(), 7);
-    for (const std::uint64_t word : words) sum = (sum ^ word) * 0x9E37'79B9'7F4A'7C15ULL + (sum >> 29);
-  }
-};
-
-/// Registers that hold numbers of all kinds, and control words that are the guest's alone.
+/// Registers that hold numbers of all kinds, and control words that are the guest's alone: some unmask exceptions.
 void take_vectors(Input& input, exec::VectorState& v) {
   const auto controls = input.take<std::uint16_t>();
   v.xcr0 = (controls & 1) != 0 ? 3 : 7;
   v.set_mxcsr(0x1F80U | (controls & 0xE040U));  // rounding, FTZ, DAZ
   if (controls % 8 == 7) v.set_mxcsr(controls & 0x1F80U);
   v.set_fcw(static_cast<std::uint16_t>(0x37FU | (controls & 0xC00U)));
+  if (controls % 8 == 6) v.set_fcw(static_cast<std::uint16_t>(0x340U | (controls >> 3 & 0x3FU)));
   const auto seed = input.take<std::uint64_t>();
   for (std::size_t n = 0; n < 16 * 16; ++n)
     v.legacy[exec::VectorState::xmm_at + n] = static_cast<std::byte>(seed >> (n * 7 % 64));
+}
+
+/// What a core's clock makes of the code.
+struct TimedCore {
+  explicit TimedCore(unsigned which) : timer{which % 2 != 0 ? timing::skylake : timing::sandy_bridge} {
+    model.keep_time(timer);
+  }
+  timing::CoreTimer timer;
+  uarch::ProcessorModel model{*uarch::find_profile("sandybridge")};
+};
+
+/// Of two that have run the same: the same, and more than nothing.
+void require_same_cycles(TimedCore& core, const exec::Engine& engine, TimedCore& other, const exec::Engine& reference) {
+  require(engine.observed() == reference.observed(), "the same number of instructions is seen");
+  const std::uint64_t cycles = core.timer.cycles(engine.observed());
+  require(cycles == other.timer.cycles(reference.observed()), "the same cycles compiled as interpreted");
+  require(cycles != 0 || engine.observed() == 0, "instructions take time");
+  core.timer.pause(engine.observed(), 1);
+  other.timer.pause(reference.observed(), 1);
 }
 
 }  // namespace
@@ -97,7 +94,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   exec::Engine reference_engine{reference_ram, reference_surroundings, &reference_code, interpreted};
   Watcher watcher, reference_watcher;
   const bool is_observed = (pieces[3] & 1) != 0;
-  if (is_observed) {
+  // The models are large: not for each input.
+  const bool is_timed = is_observed && (pieces[3] & 6) == 0;
+  std::optional<TimedCore> core, reference_core;
+  if (is_timed) {
+    core.emplace(pieces[3] >> 3);
+    reference_core.emplace(pieces[3] >> 3);
+    engine.observe(&core->model);
+    reference_engine.observe(&reference_core->model);
+  } else if (is_observed) {
     engine.observe(&watcher);
     reference_engine.observe(&reference_watcher);
   }
@@ -109,6 +114,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const End end = run_from(from, engine, surroundings, budget, pieces);
     require_same(end, reference, "the same end compiled as interpreted");
     require(ram.same_as(reference_ram), "the same memory compiled as interpreted");
+    if (is_timed) require_same_cycles(*core, engine, *reference_core, reference_engine);
     require(watcher.sum == reference_watcher.sum && watcher.seen == reference_watcher.seen,
             "the same is seen of compiled as of interpreted code");
     instructions_run += end.passed.instructions;

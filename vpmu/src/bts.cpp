@@ -44,11 +44,11 @@ BtsArea BtsArea::decode(std::span<const std::byte, bytes> in) {
 
 bool BtsArea::has_room(GuestLinear at) const { return fits(base, at, absolute_maximum, BtsRecord::size); }
 
-// Rules B1, F14: both bits, and not in SMM. With both levels filtered out there is nothing to record.
+// Rule B1: both bits. With both levels filtered out there is nothing to record.
 bool Pmu::stores_branches() const {
   const std::uint64_t control = state_.debugctl;
   const bool some_level = !dbg::BTS_OFF_OS::test(control) || !dbg::BTS_OFF_USR::test(control);
-  return dbg::TR::test(control) && dbg::BTS::test(control) && some_level && state_.in_smm == 0 &&
+  return dbg::TR::test(control) && dbg::BTS::test(control) && some_level &&
          !reg::misc_enable::BTS_UNAVAILABLE::test(state_.misc_enable);
 }
 
@@ -58,8 +58,8 @@ bool Pmu::stores_branches_at(unsigned cpl) const {
 
 // Like a PEBS assist: reads the area once, and probes every page before it stores the first byte, so that no record is
 // torn. Returns the page fault that dropped the record, if any.
-AccessResult Pmu::store_branch(const TakenBranch& branch, Boundary& b, GuestEnv& env) {
-  if (!stores_branches() || !stores_branches_at(branch.cpl)) return {};
+void Pmu::store_branch(const TakenBranch& branch, Boundary& b, GuestEnv& env) {
+  if (!stores_branches() || !stores_branches_at(branch.cpl)) return;
   const GuestLinear ds{state_.ds_area};
   if (!addressable(ds, BtsArea::bytes)) return drop_branch(DropReason::bad_bounds, {});
   std::array<std::byte, BtsArea::bytes> raw{};
@@ -84,16 +84,15 @@ AccessResult Pmu::store_branch(const TakenBranch& branch, Boundary& b, GuestEnv&
 
   ++statistics_.branches_stored;
   trace(BranchStored{.at = at, .record = record});
-  if (circular || behind < area.interrupt_threshold) return {};
+  if (circular || behind < area.interrupt_threshold) return;
   post_pmi(PmiCause::bts_threshold);  // rule B2
   b.pmi = true;
-  return {};
 }
 
 // From the area's fields alone. Leaves room for one more record, so that the index does not wrap to the base, and keeps
 // the index below the threshold (rules B2, B3).
 std::optional<Pmu::BranchRoom> Pmu::branch_room(GuestEnv& env) const {
-  constexpr std::uint64_t most = 4096;
+  constexpr std::uint64_t max = 4096;
   const GuestLinear ds{state_.ds_area};
   std::array<std::byte, BtsArea::bytes> raw{};
   if (!addressable(ds, BtsArea::bytes) || env.read_linear(ds, raw)) return std::nullopt;
@@ -101,7 +100,7 @@ std::optional<Pmu::BranchRoom> Pmu::branch_room(GuestEnv& env) const {
   const bool circular = !dbg::BTINT::test(state_.debugctl);
   const GuestLinear at = circular ? circular_place(area) : area.index;
   if (!area.has_room(at)) return std::nullopt;
-  std::uint64_t records = std::min((area.absolute_maximum.value() - at.value()) / BtsRecord::size - 1, most);
+  std::uint64_t records = std::min((area.absolute_maximum.value() - at.value()) / BtsRecord::size - 1, max);
   if (!circular) {
     if (area.interrupt_threshold <= at) return std::nullopt;
     records = std::min(records, (area.interrupt_threshold.value() - at.value() - 1) / BtsRecord::size);
@@ -129,7 +128,7 @@ void Pmu::store_branches(const BranchRun& run, GuestEnv& env) {
   const auto room = branch_room(env);
   if (!room || room->records < run.branches.size()) {
     Boundary b;
-    for (const PassedBranch& passed : run.branches) (void)store_branch(passed.branch, b, env);
+    for (const PassedBranch& passed : run.branches) store_branch(passed.branch, b, env);
     return request_pmis(b, env);
   }
   constexpr std::size_t at_once = 64;
@@ -155,14 +154,13 @@ void Pmu::store_branches(const BranchRun& run, GuestEnv& env) {
     trace(BranchStored{.at = room->at + n * BtsRecord::size, .record = record_of(run.branches[n].branch)});
 }
 
-AccessResult Pmu::drop_branch(DropReason reason, const AccessFault& fault) {
+void Pmu::drop_branch(DropReason reason, const AccessFault& fault) {
   switch (reason) {
     case DropReason::buffer_full: ++statistics_.branches_dropped_full; break;
     case DropReason::bad_bounds: ++statistics_.branches_dropped_bounds; break;
     case DropReason::fault: ++statistics_.branches_dropped_fault; break;
   }
   trace(BranchDropped{.reason = reason, .fault = fault});
-  return reason == DropReason::fault ? AccessResult{fault} : AccessResult{};
 }
 
 }  // namespace vpmu

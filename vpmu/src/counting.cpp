@@ -10,7 +10,14 @@ namespace {
 namespace sel = reg::perfevtsel;
 namespace fix = reg::fixed_ctr_ctrl;
 
-bool is_clock(Counts counts) { return describe(counts).told_by == ToldBy::clock; }
+/// Whether the event happens once in every core cycle.
+bool is_every_cycle(Counts counts) { return counts == Counts::cycles || counts == Counts::ref_cycles; }
+
+/// Whether the totals of a pipeline give the count, and not this retirement.
+bool is_in_totals(Counts counts, const Retirement& r) {
+  const CountsDesc& desc = describe(counts);
+  return desc.told_by == ToldBy::pipeline || (r.has_pipeline && !desc.pipeline.of.empty());
+}
 
 }  // namespace
 
@@ -94,13 +101,16 @@ bool Pmu::precise_store_enabled(CounterId c) const {
   return is_precise_store(c) && c.number() == the_counter && (state_.pebs_enable & both) == both;
 }
 
+bool Pmu::load_latency_runs() const {
+  for (const CounterId c : enabled())
+    if (load_latency_enabled(c)) return true;
+  return false;
+}
+
 // Tagging belongs to the facility, not to a counter: one draw per retired load while some counter uses it (rules L4,
 // L11).
 bool Pmu::take_load_tag(const Retirement& r) {
-  if (!r.has_load) return false;
-  bool used = false;
-  for (const CounterId c : enabled()) used = used || load_latency_enabled(c);
-  if (!used) return false;
+  if (!r.has_load || is_prefetch(r.kind) || !load_latency_runs()) return false;
   const std::uint64_t interval = config_.policies.load_tag_interval;
   if (interval <= 1) return true;
   if (state_.load_tag_countdown == 0) {
@@ -129,6 +139,7 @@ bool Pmu::selected_frontend(const FrontendOutcome& f) const {
   const std::uint64_t length = fe::IDQ_Bubble_Length::get(m);
   const std::uint64_t width = fe::IDQ_Bubble_Width::get(m);
   switch (fe::EVTSEL_LOW::get(m) | (fe::EVTSEL_HIGH::get(m) << 4)) {
+    case 0x01:  // any miss of the decoded micro-op cache; 11H: one that delays. Here all do.
     case 0x11: return f.dsb_miss;
     case 0x12: return f.l1i_miss;
     case 0x13: return f.l2_miss;
@@ -148,6 +159,7 @@ std::uint64_t Pmu::occurrences(CounterId c, const Retirement& r, bool tagged) co
   const Counts counts = class_of(c).counts;
   if (counts == Counts::frontend) return selected_frontend(r.frontend);
   if (is_offcore(counts)) return offcore_sum(r.offcore, selected_offcore(counts));
+  if (counts == Counts::several) return vpmu::occurrences(class_of(c).kinds.all(), r);
   if (counts != Counts::load_latency) return describe(counts).of(r);
   // Strictly over the threshold (rule L2). A source that cannot measure latency says 0: its loads all qualify.
   const bool slow = r.load.latency == 0 || r.load.latency > state_.pebs_ld_lat_threshold;
@@ -163,16 +175,27 @@ bool Pmu::is_countable(CounterId c) const {
   return counts != Counts::unmodelled;
 }
 
+// What a pipeline tells comes by settle() alone: a retirement is no cycle of it, not even of its INV forms.
 std::uint64_t Pmu::increment_of(CounterId c, const Retirement& r, bool tagged) {
-  if (!is_countable(c)) return 0;
-  const std::uint64_t n = occurrences(c, r, tagged);
+  if (!is_countable(c) || is_in_totals(class_of(c).counts, r)) return 0;
+  std::uint64_t n = occurrences(c, r, tagged);
   if (!c.is_gp()) return n;
   const EventSpec& s = spec_[c.number()];
   if (!CycleCondition::is_asked(s)) return n;
+  // A CPU makes the accesses of a string instruction in cycles of their own: at most one in each.
+  const AccessPattern& accesses = describe(class_of(c).counts).accesses;
+  if (accesses.each) n = unsigned{accesses.has_load(r)} + unsigned{accesses.has_store(r)};
   CycleCondition condition = cycle_condition(c);
-  const std::uint64_t counted = is_clock(class_of(c).counts) ? condition.tick(s, n) : condition.retire(s, n, r.cycles);
+  const std::uint64_t counted =
+      is_every_cycle(class_of(c).counts) ? condition.tick(s, n) : condition.retire(s, n, r.cycles);
   set_cycle_condition(c, condition);
   return counted;
+}
+
+// The events by which an instruction may trigger a record, where it counted `counted`. Of micro-operations that a
+// pipeline counts it has some.
+std::uint64_t Pmu::triggering(CounterId c, const Retirement& r, std::uint64_t counted) const {
+  return is_countable(c) && is_in_totals(class_of(c).counts, r) ? describe(class_of(c).counts).of(r) : counted;
 }
 
 void Pmu::pass_cycles(CounterId c, std::uint64_t cycles) {

@@ -26,8 +26,8 @@ Pmu::StoreOutcome Pmu::store_record(CounterSet triggers, CounterSet served, cons
   const auto format = static_cast<PebsFormat>(desc_.pebs_format);
   const std::uint64_t size = record_size(format);
   const auto dropped = [&](DropReason reason, const AccessFault& fault) {
-    drop_record(triggers, reason, fault, env);
-    return StoreOutcome{};
+    drop_record(triggers, reason, fault);
+    return StoreOutcome{.full = reason == DropReason::buffer_full};
   };
 
   if (!addressable(ds + DsArea::pebs_offset, DsArea::pebs_bytes)) return dropped(DropReason::bad_bounds, {});
@@ -52,17 +52,17 @@ Pmu::StoreOutcome Pmu::store_record(CounterSet triggers, CounterSet served, cons
 
   ++statistics_.records_written;
   trace(RecordWritten{.counters = served, .at = area.index, .record = &record});
-  return {.ok = true, .threshold_reached = next >= area.interrupt_threshold, .area = area};
+  return {.ok = true,
+          .threshold_reached = next >= area.interrupt_threshold,
+          .full = !fits(area.base, next, area.absolute_maximum, size),
+          .area = area};
 }
 
-void Pmu::drop_record(CounterSet triggers, DropReason reason, const AccessFault& fault, GuestEnv& env) {
+void Pmu::drop_record(CounterSet triggers, DropReason reason, const AccessFault& fault) {
   switch (reason) {
     case DropReason::buffer_full: ++statistics_.records_dropped_full; break;
     case DropReason::bad_bounds: ++statistics_.records_dropped_bounds; break;
-    case DropReason::fault:
-      ++statistics_.records_dropped_fault;
-      if (config_.policies.ds_fault == DsFaultPolicy::inject && !fault.not_memory) env.inject_page_fault(fault);
-      break;
+    case DropReason::fault: ++statistics_.records_dropped_fault; break;
   }
   trace(RecordDropped{.counters = triggers, .reason = reason, .fault = fault});
 }

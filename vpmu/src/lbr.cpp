@@ -36,7 +36,7 @@ void Pmu::record_branch(const TakenBranch& branch, GuestEnv& env) {
   if (!branch.what.taken) return;
   push_branch(branch);
   Boundary b;
-  (void)store_branch(branch, b, env);
+  store_branch(branch, b, env);
   request_pmis(b, env);
 }
 

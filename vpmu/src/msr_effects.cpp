@@ -30,20 +30,9 @@ void MsrEffects::write_misc_enable(Pmu& pmu, unsigned, std::uint64_t value) {
   pmu.state_.misc_enable = (pmu.state_.misc_enable & ~writable) | (value & writable);
 }
 
-void MsrEffects::write_offcore_rsp(Pmu& pmu, unsigned i, std::uint64_t value) { pmu.state_.offcore_rsp[i] = value; }
-void MsrEffects::write_lbr_select(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.lbr_select = value; }
-void MsrEffects::write_lbr_tos(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.lbr_tos = value; }
-
-void MsrEffects::write_debugctl(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.debugctl = value; }
-
 void MsrEffects::write_fixed_ctr(Pmu& pmu, unsigned i, std::uint64_t value) {
   pmu.set_counter(CounterId::fixed(i), value);
 }
-
-void MsrEffects::write_fixed_ctr_ctrl(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.fixed_ctr_ctrl = value; }
-
-// Stopping does not disarm (P20, Z8) and does not clear status (O6).
-void MsrEffects::write_global_ctrl(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.global_ctrl = value; }
 
 // Clears exactly the bits written; CTR_FRZ and LBR_FRZ end their freeze (Z4); an armed counter stays armed (P13).
 void MsrEffects::write_global_ovf_ctrl(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.global_status &= ~value; }
@@ -51,17 +40,6 @@ void MsrEffects::write_global_ovf_ctrl(Pmu& pmu, unsigned, std::uint64_t value) 
 // Sets status bits: no PMI, no arming; CTR_FRZ and LBR_FRZ freeze (Z9).
 void MsrEffects::write_global_status_set(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.global_status |= value; }
 
-// An armed counter stays armed, and triggers once its bit is set again (P20). Linux clears and sets the register around
-// each change of its events, and relies on the assist to reload the counters: a disarmed counter would run on for 2^48
-// events.
-void MsrEffects::write_pebs_enable(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.pebs_enable = value; }
-
-void MsrEffects::write_ld_lat(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.pebs_ld_lat_threshold = value; }
-void MsrEffects::write_frontend(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.pebs_frontend = value; }
-// Read at the assist, not here (P20): an unmapped address is accepted and fails there (F9).
-void MsrEffects::write_ds_area(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.ds_area = value; }
-void MsrEffects::write_lbr_from(Pmu& pmu, unsigned i, std::uint64_t value) { pmu.state_.lbr_from[i] = value; }
-void MsrEffects::write_lbr_to(Pmu& pmu, unsigned i, std::uint64_t value) { pmu.state_.lbr_to[i] = value; }
 // Bits between the fields are not there: they ignore writes. SDM 3B table 17-16.
 void MsrEffects::write_lbr_info(Pmu& pmu, unsigned i, std::uint64_t value) {
   namespace info = reg::lbr_info;

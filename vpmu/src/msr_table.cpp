@@ -86,28 +86,13 @@ bool keeps_unavailable_bits(const Pmu& p, std::uint64_t v) {
 }
 
 // Reads.
-std::uint64_t read_pmc(const Pmu& p, unsigned i) { return p.state().pmc[i]; }
-std::uint64_t read_perfevtsel(const Pmu& p, unsigned i) { return p.state().perfevtsel[i]; }
-std::uint64_t read_misc_enable(const Pmu& p, unsigned) { return p.state().misc_enable; }
-std::uint64_t read_offcore_rsp(const Pmu& p, unsigned i) { return p.state().offcore_rsp[i]; }
-std::uint64_t read_lbr_select(const Pmu& p, unsigned) { return p.state().lbr_select; }
-std::uint64_t read_lbr_tos(const Pmu& p, unsigned) { return p.state().lbr_tos; }
-std::uint64_t read_debugctl(const Pmu& p, unsigned) { return p.state().debugctl; }
-std::uint64_t read_ler_from(const Pmu& p, unsigned) { return p.state().ler_from; }
-std::uint64_t read_ler_to(const Pmu& p, unsigned) { return p.state().ler_to; }
-std::uint64_t read_fixed_ctr(const Pmu& p, unsigned i) { return p.state().fixed_ctr[i]; }
+/// A register that is a member of the state, or of an array of them the one at the address.
+template <auto Member>
+std::uint64_t read(const Pmu& p, unsigned i) {
+  return element_of(p.state().*Member, i);
+}
 std::uint64_t read_perf_capabilities(const Pmu& p, unsigned) { return p.perf_capabilities(); }
-std::uint64_t read_fixed_ctr_ctrl(const Pmu& p, unsigned) { return p.state().fixed_ctr_ctrl; }
-std::uint64_t read_global_status(const Pmu& p, unsigned) { return p.state().global_status; }
-std::uint64_t read_global_ctrl(const Pmu& p, unsigned) { return p.state().global_ctrl; }
 std::uint64_t read_zero(const Pmu&, unsigned) { return 0; }
-std::uint64_t read_pebs_enable(const Pmu& p, unsigned) { return p.state().pebs_enable; }
-std::uint64_t read_ld_lat(const Pmu& p, unsigned) { return p.state().pebs_ld_lat_threshold; }
-std::uint64_t read_frontend(const Pmu& p, unsigned) { return p.state().pebs_frontend; }
-std::uint64_t read_ds_area(const Pmu& p, unsigned) { return p.state().ds_area; }
-std::uint64_t read_lbr_from(const Pmu& p, unsigned i) { return p.state().lbr_from[i]; }
-std::uint64_t read_lbr_to(const Pmu& p, unsigned i) { return p.state().lbr_to[i]; }
-std::uint64_t read_lbr_info(const Pmu& p, unsigned i) { return p.state().lbr_info[i]; }
 
 // SDM 3B 18.2.4.3: which counters are in use, and whether the PMI is; computed from the other registers.
 std::uint64_t read_global_inuse(const Pmu& p, unsigned) {
@@ -128,34 +113,35 @@ std::uint64_t read_global_inuse(const Pmu& p, unsigned) {
 }
 
 using E = MsrEffects;
+using S = PmuState;
 // clang-format off
 // Ascending. Columns: first address, addresses, name, generation has it, how many exist, bits WRMSR may set, read, write, further test.
 constexpr std::array msr_rows{
-  MsrRow{msr::IA32_PMC0,                 8, "IA32_PMC0",                  always,           gp_count,      any_bit,             read_pmc,               E::write_pmc_sign_extended, nullptr},
-  MsrRow{msr::IA32_PERFEVTSEL0,          8, "IA32_PERFEVTSEL0",           always,           gp_count,      perfevtsel_bits,     read_perfevtsel,        E::write_perfevtsel,        nullptr},
-  MsrRow{msr::IA32_MISC_ENABLE,          1, "IA32_MISC_ENABLE",           always,           one,           any_bit,             read_misc_enable,       E::write_misc_enable,       keeps_unavailable_bits},
-  MsrRow{msr::MSR_OFFCORE_RSP_0,         2, "MSR_OFFCORE_RSP_0",          always,           offcore_count, offcore_bits,        read_offcore_rsp,       E::write_offcore_rsp,       nullptr},
-  MsrRow{msr::MSR_LBR_SELECT,            1, "MSR_LBR_SELECT",             always,           lbr_control,   lbr_select_bits,     read_lbr_select,        E::write_lbr_select,        nullptr},
-  MsrRow{msr::MSR_LASTBRANCH_TOS,        1, "MSR_LASTBRANCH_TOS",         always,           lbr_control,   lbr_tos_bits,        read_lbr_tos,           E::write_lbr_tos,           nullptr},
-  MsrRow{msr::IA32_DEBUGCTL,             1, "IA32_DEBUGCTL",              always,           one,           debugctl_bits,       read_debugctl,          E::write_debugctl,          nullptr},
-  MsrRow{msr::MSR_LER_FROM_LIP,          1, "MSR_LER_FROM_LIP",           always,           one,           any_bit,             read_ler_from,          nullptr,                    nullptr},
-  MsrRow{msr::MSR_LER_TO_LIP,            1, "MSR_LER_TO_LIP",             always,           one,           any_bit,             read_ler_to,            nullptr,                    nullptr},
-  MsrRow{msr::IA32_FIXED_CTR0,           3, "IA32_FIXED_CTR0",            always,           fixed_count,   counter_bits,        read_fixed_ctr,         E::write_fixed_ctr,         nullptr},
-  MsrRow{msr::IA32_PERF_CAPABILITIES,    1, "IA32_PERF_CAPABILITIES",     always,           one,           any_bit,             read_perf_capabilities, nullptr,                    nullptr},
-  MsrRow{msr::IA32_FIXED_CTR_CTRL,       1, "IA32_FIXED_CTR_CTRL",        always,           global_one,    fixed_ctr_ctrl_bits, read_fixed_ctr_ctrl,    E::write_fixed_ctr_ctrl,    nullptr},
-  MsrRow{msr::IA32_PERF_GLOBAL_STATUS,   1, "IA32_PERF_GLOBAL_STATUS",    always,           global_one,    any_bit,             read_global_status,     nullptr,                    nullptr},
-  MsrRow{msr::IA32_PERF_GLOBAL_CTRL,     1, "IA32_PERF_GLOBAL_CTRL",      always,           global_one,    global_ctrl_bits,    read_global_ctrl,       E::write_global_ctrl,       nullptr},
-  MsrRow{msr::IA32_PERF_GLOBAL_OVF_CTRL, 1, "IA32_PERF_GLOBAL_OVF_CTRL",  always,           global_one,    global_ovf_bits,     read_zero,              E::write_global_ovf_ctrl,   nullptr},
-  MsrRow{msr::IA32_PERF_GLOBAL_STATUS_SET, 1, "IA32_PERF_GLOBAL_STATUS_SET", has_status_set, status_set_one, global_set_bits,    read_zero,              E::write_global_status_set, nullptr},
-  MsrRow{msr::IA32_PERF_GLOBAL_INUSE,    1, "IA32_PERF_GLOBAL_INUSE",     has_status_set,   status_set_one, any_bit,             read_global_inuse,      nullptr,                    nullptr},
-  MsrRow{msr::IA32_PEBS_ENABLE,          1, "IA32_PEBS_ENABLE",           always,           one,           pebs_enable_bits,    read_pebs_enable,       E::write_pebs_enable,       nullptr},
-  MsrRow{msr::MSR_PEBS_LD_LAT_THRESHOLD, 1, "MSR_PEBS_LD_LAT_THRESHOLD",  has_load_latency, one,           ld_lat_bits,         read_ld_lat,            E::write_ld_lat,            nullptr},
-  MsrRow{msr::MSR_PEBS_FRONTEND,         1, "MSR_PEBS_FRONTEND",          has_frontend,     one,           frontend_bits,       read_frontend,          E::write_frontend,          nullptr},
-  MsrRow{msr::IA32_A_PMC0,               8, "IA32_A_PMC0",                has_full_width,   full_width_count, counter_bits,        read_pmc,               E::write_pmc_full,          nullptr},
-  MsrRow{msr::IA32_DS_AREA,              1, "IA32_DS_AREA",               always,           one,           any_bit,             read_ds_area,           E::write_ds_area,           canonical},
-  MsrRow{msr::MSR_LASTBRANCH_0_FROM_IP, 32, "MSR_LASTBRANCH_0_FROM_IP",   always,           lbr_depth,     any_bit,             read_lbr_from,          E::write_lbr_from,          lbr_from},
-  MsrRow{msr::MSR_LASTBRANCH_0_TO_IP,   32, "MSR_LASTBRANCH_0_TO_IP",     always,           lbr_depth,     any_bit,             read_lbr_to,            E::write_lbr_to,            canonical},
-  MsrRow{msr::MSR_LBR_INFO_0,           32, "MSR_LBR_INFO_0",             has_lbr_info,     lbr_depth,     any_bit,             read_lbr_info,          E::write_lbr_info,          nullptr},
+  MsrRow{msr::IA32_PMC0,                   8,  "IA32_PMC0",                   always,           gp_count,         any_bit,             read<&S::pmc>,                   E::write_pmc_sign_extended,          nullptr},
+  MsrRow{msr::IA32_PERFEVTSEL0,            8,  "IA32_PERFEVTSEL0",            always,           gp_count,         perfevtsel_bits,     read<&S::perfevtsel>,            E::write_perfevtsel,                 nullptr},
+  MsrRow{msr::IA32_MISC_ENABLE,            1,  "IA32_MISC_ENABLE",            always,           one,              any_bit,             read<&S::misc_enable>,           E::write_misc_enable,                keeps_unavailable_bits},
+  MsrRow{msr::MSR_OFFCORE_RSP_0,           2,  "MSR_OFFCORE_RSP_0",           always,           offcore_count,    offcore_bits,        read<&S::offcore_rsp>,           E::write<&S::offcore_rsp>,           nullptr},
+  MsrRow{msr::MSR_LBR_SELECT,              1,  "MSR_LBR_SELECT",              always,           lbr_control,      lbr_select_bits,     read<&S::lbr_select>,            E::write<&S::lbr_select>,            nullptr},
+  MsrRow{msr::MSR_LASTBRANCH_TOS,          1,  "MSR_LASTBRANCH_TOS",          always,           lbr_control,      lbr_tos_bits,        read<&S::lbr_tos>,               E::write<&S::lbr_tos>,               nullptr},
+  MsrRow{msr::IA32_DEBUGCTL,               1,  "IA32_DEBUGCTL",               always,           one,              debugctl_bits,       read<&S::debugctl>,              E::write<&S::debugctl>,              nullptr},
+  MsrRow{msr::MSR_LER_FROM_LIP,            1,  "MSR_LER_FROM_LIP",            always,           one,              any_bit,             read<&S::ler_from>,              nullptr,                             nullptr},
+  MsrRow{msr::MSR_LER_TO_LIP,              1,  "MSR_LER_TO_LIP",              always,           one,              any_bit,             read<&S::ler_to>,                nullptr,                             nullptr},
+  MsrRow{msr::IA32_FIXED_CTR0,             3,  "IA32_FIXED_CTR0",             always,           fixed_count,      counter_bits,        read<&S::fixed_ctr>,             E::write_fixed_ctr,                  nullptr},
+  MsrRow{msr::IA32_PERF_CAPABILITIES,      1,  "IA32_PERF_CAPABILITIES",      always,           one,              any_bit,             read_perf_capabilities,          nullptr,                             nullptr},
+  MsrRow{msr::IA32_FIXED_CTR_CTRL,         1,  "IA32_FIXED_CTR_CTRL",         always,           global_one,       fixed_ctr_ctrl_bits, read<&S::fixed_ctr_ctrl>,        E::write<&S::fixed_ctr_ctrl>,        nullptr},
+  MsrRow{msr::IA32_PERF_GLOBAL_STATUS,     1,  "IA32_PERF_GLOBAL_STATUS",     always,           global_one,       any_bit,             read<&S::global_status>,         nullptr,                             nullptr},
+  MsrRow{msr::IA32_PERF_GLOBAL_CTRL,       1,  "IA32_PERF_GLOBAL_CTRL",       always,           global_one,       global_ctrl_bits,    read<&S::global_ctrl>,           E::write<&S::global_ctrl>,           nullptr},
+  MsrRow{msr::IA32_PERF_GLOBAL_OVF_CTRL,   1,  "IA32_PERF_GLOBAL_OVF_CTRL",   always,           global_one,       global_ovf_bits,     read_zero,                       E::write_global_ovf_ctrl,            nullptr},
+  MsrRow{msr::IA32_PERF_GLOBAL_STATUS_SET, 1,  "IA32_PERF_GLOBAL_STATUS_SET", has_status_set,   status_set_one,   global_set_bits,     read_zero,                       E::write_global_status_set,          nullptr},
+  MsrRow{msr::IA32_PERF_GLOBAL_INUSE,      1,  "IA32_PERF_GLOBAL_INUSE",      has_status_set,   status_set_one,   any_bit,             read_global_inuse,               nullptr,                             nullptr},
+  MsrRow{msr::IA32_PEBS_ENABLE,            1,  "IA32_PEBS_ENABLE",            always,           one,              pebs_enable_bits,    read<&S::pebs_enable>,           E::write<&S::pebs_enable>,           nullptr},
+  MsrRow{msr::MSR_PEBS_LD_LAT_THRESHOLD,   1,  "MSR_PEBS_LD_LAT_THRESHOLD",   has_load_latency, one,              ld_lat_bits,         read<&S::pebs_ld_lat_threshold>, E::write<&S::pebs_ld_lat_threshold>, nullptr},
+  MsrRow{msr::MSR_PEBS_FRONTEND,           1,  "MSR_PEBS_FRONTEND",           has_frontend,     one,              frontend_bits,       read<&S::pebs_frontend>,         E::write<&S::pebs_frontend>,         nullptr},
+  MsrRow{msr::IA32_A_PMC0,                 8,  "IA32_A_PMC0",                 has_full_width,   full_width_count, counter_bits,        read<&S::pmc>,                   E::write_pmc_full,                   nullptr},
+  MsrRow{msr::IA32_DS_AREA,                1,  "IA32_DS_AREA",                always,           one,              any_bit,             read<&S::ds_area>,               E::write<&S::ds_area>,               canonical},
+  MsrRow{msr::MSR_LASTBRANCH_0_FROM_IP,    32, "MSR_LASTBRANCH_0_FROM_IP",    always,           lbr_depth,        any_bit,             read<&S::lbr_from>,              E::write<&S::lbr_from>,              lbr_from},
+  MsrRow{msr::MSR_LASTBRANCH_0_TO_IP,      32, "MSR_LASTBRANCH_0_TO_IP",      always,           lbr_depth,        any_bit,             read<&S::lbr_to>,                E::write<&S::lbr_to>,                canonical},
+  MsrRow{msr::MSR_LBR_INFO_0,              32, "MSR_LBR_INFO_0",              has_lbr_info,     lbr_depth,        any_bit,             read<&S::lbr_info>,              E::write_lbr_info,                   nullptr},
 };
 // clang-format on
 
@@ -165,7 +151,7 @@ constexpr bool ascending() {
   return true;
 }
 static_assert(ascending(), "find() searches the table by halves");
-static_assert(msr_rows.size() <= MsrSpans::most_core_kinds);
+static_assert(msr_rows.size() <= MsrSpans::max_core_kinds);
 
 }  // namespace
 
@@ -185,11 +171,6 @@ bool MsrTable::legal(const MsrRow& row, const Pmu& pmu, std::uint64_t value) {
 }
 
 bool MsrTable::has_global_registers(const Pmu& pmu) { return pmu.generation().perfmon_version >= 2; }
-
-bool MsrTable::may_write(const Pmu& pmu, MsrIndex index, std::uint64_t value) {
-  const MsrRow* row = find(pmu.generation(), index);
-  return row != nullptr && legal(*row, pmu, value);
-}
 
 std::uint64_t MsrTable::global_ctrl_bits(const Pmu& pmu) {
   return low_bits(pmu.gp_counters()) | (low_bits(pmu.generation().fixed_counters) << st::fixed_shift);

@@ -33,8 +33,6 @@ struct MsrTable {
   static const MsrRow* find(const GenerationDesc& generation, MsrIndex index);
   /// Whether WRMSR of `value` is legal.
   static bool legal(const MsrRow& row, const Pmu& pmu, std::uint64_t value);
-  /// The same by address; false for an MSR that the generation lacks.
-  static bool may_write(const Pmu& pmu, MsrIndex index, std::uint64_t value);
   /// Whether there are GLOBAL_CTRL, GLOBAL_STATUS and GLOBAL_OVF_CTRL. Without them a counter's own select is enough to
   /// enable it.
   static bool has_global_registers(const Pmu& pmu);
@@ -44,27 +42,35 @@ struct MsrTable {
   static std::uint64_t global_status_bits(const Pmu& pmu);
 };
 
-/// The write functions, in msr_effects.cpp.
+/// A register, or of an array of them the i-th.
+template <class Registers>
+constexpr auto& element_of(Registers& registers, [[maybe_unused]] unsigned i) {
+  if constexpr (requires { registers[i]; })
+    return registers[i];
+  else
+    return registers;
+}
+
+/// The write functions; those that do more than store the value are in msr_effects.cpp.
 struct MsrEffects {
+  /// Stores a member of the state, or of an array of them the one at the address.
+  ///
+  /// That is all for the registers that control counters, too. Stopping them does not disarm (P20, Z8) and does not
+  /// clear status (O6). A counter that is armed when its bit of IA32_PEBS_ENABLE is cleared stays armed, and triggers
+  /// once the bit is set again (P20): Linux clears and sets the register around each change of its events, and relies
+  /// on the assist to reload the counters, so that a disarmed counter would run on for 2^48 events. IA32_DS_AREA is
+  /// read at the assist: an unmapped address is accepted and fails there (F9).
+  template <auto Member>
+  static void write(Pmu& pmu, unsigned i, std::uint64_t value) {
+    element_of(pmu.state_.*Member, i) = value;
+  }
   static void write_pmc_sign_extended(Pmu& pmu, unsigned i, std::uint64_t value);
   static void write_pmc_full(Pmu& pmu, unsigned i, std::uint64_t value);
   static void write_perfevtsel(Pmu& pmu, unsigned i, std::uint64_t value);
   static void write_misc_enable(Pmu& pmu, unsigned i, std::uint64_t value);
-  static void write_offcore_rsp(Pmu& pmu, unsigned i, std::uint64_t value);
-  static void write_lbr_select(Pmu& pmu, unsigned i, std::uint64_t value);
-  static void write_lbr_tos(Pmu& pmu, unsigned i, std::uint64_t value);
-  static void write_debugctl(Pmu& pmu, unsigned i, std::uint64_t value);
   static void write_fixed_ctr(Pmu& pmu, unsigned i, std::uint64_t value);
-  static void write_fixed_ctr_ctrl(Pmu& pmu, unsigned i, std::uint64_t value);
-  static void write_global_ctrl(Pmu& pmu, unsigned i, std::uint64_t value);
   static void write_global_ovf_ctrl(Pmu& pmu, unsigned i, std::uint64_t value);
   static void write_global_status_set(Pmu& pmu, unsigned i, std::uint64_t value);
-  static void write_pebs_enable(Pmu& pmu, unsigned i, std::uint64_t value);
-  static void write_ld_lat(Pmu& pmu, unsigned i, std::uint64_t value);
-  static void write_frontend(Pmu& pmu, unsigned i, std::uint64_t value);
-  static void write_ds_area(Pmu& pmu, unsigned i, std::uint64_t value);
-  static void write_lbr_from(Pmu& pmu, unsigned i, std::uint64_t value);
-  static void write_lbr_to(Pmu& pmu, unsigned i, std::uint64_t value);
   static void write_lbr_info(Pmu& pmu, unsigned i, std::uint64_t value);
 };
 

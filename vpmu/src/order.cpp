@@ -2,7 +2,7 @@
 
 namespace vpmu {
 
-ServiceOrder service_order(const Simultaneous& due, AssistOrder assist_order) {
+ServiceOrder service_order(const Simultaneous& due) {
   ServiceOrder order;
   bool assist_pending = !due.triggered.empty();
   const auto assist_here = [&] {
@@ -13,10 +13,6 @@ ServiceOrder service_order(const Simultaneous& due, AssistOrder assist_order) {
     if (assist_pending && due.triggered.has(c)) assist_here();
     if (!due.overflow_pmi.has(c)) continue;
     order.steps[order.size++] = {StepKind::overflow_pmi, c};
-    if (assist_pending && assist_order == AssistOrder::strict_defer) {
-      order.deferred = due.triggered;
-      assist_pending = false;
-    }
   }
   return order;
 }

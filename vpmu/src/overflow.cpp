@@ -73,12 +73,11 @@ void Pmu::post_pmi(PmiCause cause) {
   trace(PmiRequested{.cause = cause});
 }
 
-// Rule P20; the status bit stays (O6).
+// Rule P20; the status bit stays (O6), and so does an overflow PMI that waits for the assist: end_waits() posts it.
 void Pmu::clear_arming(CounterId c) {
   const std::uint64_t keep = ~bit(c.index());
   state_.armed &= keep;
   state_.overflowed &= keep;
-  state_.pmi_after_assist &= keep;
   state_.fused_trigger &= keep;
   state_.skid_left[c.number()] = 0;
 }

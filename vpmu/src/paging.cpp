@@ -5,26 +5,10 @@
 #include <span>
 
 #include "vpmu/bits.hpp"
+#include "vpmu/x86.hpp"
 
 namespace vpmu {
 namespace {
-
-// SDM 3A 2.5, 2.2.1.
-namespace cr0 {
-using WP = Bits<16>;
-using PG = Bits<31>;
-}  // namespace cr0
-namespace cr4 {
-using PSE = Bits<4>;
-using PAE = Bits<5>;
-using LA57 = Bits<12>;
-using SMEP = Bits<20>;
-using SMAP = Bits<21>;
-}  // namespace cr4
-namespace efer {
-using LME = Bits<8>;
-using NXE = Bits<11>;
-}  // namespace efer
 
 // Bits that paging-structure entries of all modes have in common. SDM 3A 4.3 to 4.5.
 namespace entry {
@@ -87,8 +71,8 @@ constexpr std::array legacy_pse_levels{Level{.shift = 22,
                                              .page_is_pse36 = true},
                                        legacy_pte};
 
-constexpr std::size_t most_levels = long_levels.size();
-constexpr unsigned most_attempts = 16;
+constexpr std::size_t max_levels = long_levels.size();
+constexpr unsigned max_attempts = 16;
 constexpr unsigned legacy_linear_bits = 32;
 constexpr unsigned four_level_linear_bits = 48;
 constexpr unsigned five_level_linear_bits = 57;
@@ -100,16 +84,17 @@ struct Mode {
   std::uint64_t root_mask{};  ///< The bits of CR3 that locate the first table.
 };
 
-bool is_long_mode(const PagingState& s) { return cr0::PG::test(s.cr0) && efer::LME::test(s.efer); }
+bool is_long_mode(const PagingState& s) { return x86::cr0::PG::test(s.cr0) && x86::efer::LME::test(s.efer); }
 
 Mode mode_of(const PagingState& s) {
-  if (!cr4::PAE::test(s.cr4)) {
-    const auto& levels = cr4::PSE::test(s.cr4) ? legacy_pse_levels : legacy_levels;
+  if (!x86::cr4::PAE::test(s.cr4)) {
+    const auto& levels = x86::cr4::PSE::test(s.cr4) ? legacy_pse_levels : legacy_levels;
     return {.levels = levels, .entry_bytes = 4, .root_mask = Bits<31, 12>::mask};
   }
   if (!is_long_mode(s)) return {.levels = pae_levels, .entry_bytes = 8, .root_mask = Bits<31, 5>::mask};
   const std::span<const Level> all = s.gigabyte_pages ? long_levels : long_levels_without_gigabyte;
-  return {.levels = cr4::LA57::test(s.cr4) ? all : all.subspan(1), .entry_bytes = 8, .root_mask = entry::FRAME::mask};
+  return {
+      .levels = x86::cr4::LA57::test(s.cr4) ? all : all.subspan(1), .entry_bytes = 8, .root_mask = entry::FRAME::mask};
 }
 
 bool entry_maps_page(const Level& level, std::uint64_t word) {
@@ -149,7 +134,7 @@ struct Rights {
 
 /// A complete path from the root to a page.
 struct Path {
-  std::array<Entry, most_levels> entries{};
+  std::array<Entry, max_levels> entries{};
   std::size_t depth{};
   Rights rights;
   Mapped target;
@@ -207,7 +192,7 @@ class Walker {
 
   bool has_reserved_bits(const Level& level, std::uint64_t word, bool is_page) const {
     const std::uint64_t fixed = is_page ? level.reserved_in_page : level.reserved_in_table;
-    const bool is_xd_reserved = !efer::NXE::test(state_.efer) && entry::XD::test(word);
+    const bool is_xd_reserved = !x86::efer::NXE::test(state_.efer) && entry::XD::test(word);
     const std::uint64_t beyond_width = frame_of(level, word, is_page) & ~low_bits(physical_width());
     return (word & fixed) != 0 || is_xd_reserved || beyond_width != 0;
   }
@@ -216,7 +201,7 @@ class Walker {
   bool is_allowed(const Rights& page) const {
     if (privilege_ == PagingPrivilege::user) return page.user && allows_access(page, true);
     if (page.user && !supervisor_reaches_user_page()) return false;
-    return allows_access(page, cr0::WP::test(state_.cr0));
+    return allows_access(page, x86::cr0::WP::test(state_.cr0));
   }
 
   bool allows_access(const Rights& page, bool obeys_read_only) const {
@@ -229,14 +214,14 @@ class Walker {
   }
 
   bool supervisor_reaches_user_page() const {
-    if (access_ == PagingAccess::execute) return !cr4::SMEP::test(state_.cr4);
-    return !cr4::SMAP::test(state_.cr4) || state_.alignment_check;
+    if (access_ == PagingAccess::execute) return !x86::cr4::SMEP::test(state_.cr4);
+    return !x86::cr4::SMAP::test(state_.cr4) || state_.alignment_check;
   }
 
   /// `cause` is P and RSVD; the rest describes the access. SDM 3A 4.7.
   PageFault fault(std::uint32_t cause) const {
     const bool reports_fetch =
-        cr4::SMEP::test(state_.cr4) || (cr4::PAE::test(state_.cr4) && efer::NXE::test(state_.efer));
+        x86::cr4::SMEP::test(state_.cr4) || (x86::cr4::PAE::test(state_.cr4) && x86::efer::NXE::test(state_.efer));
     std::uint32_t code = cause;
     if (access_ == PagingAccess::write) code |= page_fault_error::W;
     if (privilege_ == PagingPrivilege::user) code |= page_fault_error::U;
@@ -246,7 +231,7 @@ class Walker {
 
   /// Other CPUs may set A and D of the same entry; any other change makes the path void.
   bool mark_entry(Entry& entry, std::uint64_t flags) const {
-    for (unsigned attempt = 0; attempt < most_attempts; ++attempt) {
+    for (unsigned attempt = 0; attempt < max_attempts; ++attempt) {
       const std::uint64_t marked = entry.word | flags;
       if (marked == entry.word) return true;
       if (memory_.exchange_word(entry.at, mode_.entry_bytes, entry.word, marked)) return true;
@@ -270,17 +255,17 @@ class Walker {
 Walk translate(const PagingState& state, PhysicalWords& memory, GuestLinear at, PagingAccess access,
                PagingPrivilege privilege, AccessedDirty accessed_dirty) {
   if (is_long_mode(state)) {
-    const unsigned width = cr4::LA57::test(state.cr4) ? five_level_linear_bits : four_level_linear_bits;
+    const unsigned width = x86::cr4::LA57::test(state.cr4) ? five_level_linear_bits : four_level_linear_bits;
     if (!is_canonical(at.value(), width)) return NonCanonical{};
   } else {
     at = GuestLinear{at.value() & low_bits(legacy_linear_bits)};
   }
-  if (!cr0::PG::test(state.cr0)) return Mapped{GuestPhysical{at.value()}, page_size};
+  if (!x86::cr0::PG::test(state.cr0)) return Mapped{GuestPhysical{at.value()}, page_size};
 
   const Walker walker{state, memory, at, access, privilege};
   Path path;
   GuestPhysical changed;
-  for (unsigned attempt = 0; attempt < most_attempts; ++attempt) {
+  for (unsigned attempt = 0; attempt < max_attempts; ++attempt) {
     const Walk result = walker.walk(path);
     if (accessed_dirty == AccessedDirty::leave || !std::holds_alternative<Mapped>(result)) return result;
     const auto unstable = walker.mark(path);

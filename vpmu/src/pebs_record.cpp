@@ -1,12 +1,9 @@
+#include "vpmu/counts.hpp"
 #include "vpmu/pmu.hpp"
 #include "vpmu/registers.hpp"
 
 namespace vpmu {
 namespace {
-
-bool is_store_event(Counts counts) {
-  return counts == Counts::stores || counts == Counts::split_stores || counts == Counts::stlb_miss_stores;
-}
 
 // SDM 3B tables 18-24 and 18-33, per generation.
 std::uint64_t encode_data_source(const GenerationDesc& desc, const MemAccess& a) {
@@ -47,32 +44,50 @@ PebsRecord Pmu::compose(CounterSet triggers, CounterSet served, const Retirement
   return record;
 }
 
-// 98H, A0H, A8H: from the facility of the lowest trigger that has one, else 0 (rules L6, L8, S1 to S5, P23).
+// The facility updates these with each load that it has tagged, whether or not that is over the threshold. SDM 3B
+// 18.8.1.2.
+void Pmu::keep_tagged_load(const MemAccess& load) {
+  state_.tagged_address = load.address.value();
+  state_.tagged_source = encode_data_source(desc_, load);
+  state_.tagged_latency = load.latency;
+}
+
+void Pmu::compose_tagged_load(PebsRecord& record) const {
+  record[Slot::data_address] = state_.tagged_address;
+  record[Slot::data_source] = state_.tagged_source;
+  record[Slot::latency] = state_.tagged_latency;
+}
+
+// Rule S5: a form that counts cycles is triggered by no uop.
+bool Pmu::has_own_memory_fields(CounterId c) const {
+  if (load_latency_enabled(c) || precise_store_enabled(c)) return true;
+  if (!desc_.features.data_la || !class_of(c).data_la) return false;
+  return !is_any_retired_uop(class_of(c).counts) || spec_[c.number()].cmask == 0;
+}
+
+// 98H, A0H, A8H: from the facility of the lowest trigger that has one; without one, what load latency has seen last;
+// else 0 (rules L6, L8, S1 to S5, P23). Of an instruction that loads and stores, an event that counts both counts the
+// store last.
 void Pmu::compose_memory(PebsRecord& record, CounterSet triggers, const Retirement& r) const {
   for (const CounterId c : triggers) {
-    const EventClass& event = class_of(c);
-    if (load_latency_enabled(c)) {
-      record[Slot::data_address] = r.load.address.value();
-      record[Slot::data_source] = encode_data_source(desc_, r.load);
-      record[Slot::latency] = r.load.latency;
-      return;
-    }
-    if (precise_store_enabled(c) && r.has_store) {
+    if (!has_own_memory_fields(c)) continue;
+    if (load_latency_enabled(c)) return compose_tagged_load(record);
+    if (precise_store_enabled(c)) {
+      if (!r.has_store) continue;
       record[Slot::data_address] = r.store.address.value();
       record[Slot::data_source] = encode_store_status(r.store);
       return;
     }
-    if (!desc_.features.data_la || !event.data_la) continue;
-    const bool any_uop = event.counts == Counts::uops_retired;
-    if (any_uop && spec_[c.number()].cmask != 0) continue;  // counts cycles: no uop triggers
-    const bool store = is_store_event(event.counts) || (any_uop && r.has_store);
-    const bool load = !store && r.has_load;
-    if (!load && !(store && r.has_store)) return;
-    record[Slot::data_address] = (store ? r.store : r.load).address.value();
+    const EventClass& event = class_of(c);
+    const bool any_uop = is_any_retired_uop(event.counts) || event.counts == Counts::several;
+    const bool store = r.has_store && (any_uop || describe(event.counts).accesses.stores);
+    const bool load = !store && r.has_load && (any_uop || describe(event.counts).accesses.loads);
+    if (store || load) record[Slot::data_address] = (store ? r.store : r.load).address.value();
     if (store && (event.l1_hit_indication || any_uop))
       record[Slot::data_source] = reg::data_source::DCU_HIT::make(r.store.level == HitLevel::l1 ? 1 : 0);
     return;
   }
+  if (load_latency_runs()) compose_tagged_load(record);
 }
 
 }  // namespace vpmu

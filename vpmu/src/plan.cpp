@@ -1,10 +1,15 @@
 #include "vpmu/plan.hpp"
 
+#include <algorithm>
+
+#include "vpmu/counts.hpp"
 #include "vpmu/pmu.hpp"
 #include "vpmu/registers.hpp"
 
 namespace vpmu {
 namespace {
+
+namespace fix = reg::fixed_ctr_ctrl;
 
 // INV with a CMASK that no cycle's count can reach holds in every cycle: the form counts cycles. The documented form is
 // CMASK = 10 (SDM 3B table 18-56, note 2), Linux uses 16 (rule P18).
@@ -12,31 +17,45 @@ constexpr unsigned every_cycle_cmask = 10;
 
 }  // namespace
 
+// A record without memory fields of its own shows the last tagged load (rule L6), which the PMU knows only if it is
+// given every load.
+bool Pmu::wants_last_load() const {
+  if (!load_latency_runs()) return false;
+  for (const CounterId c : enabled())
+    if (pebs_enabled(c) && class_of(c).pebs != PebsAbility::no && !has_own_memory_fields(c)) return true;
+  return false;
+}
+
 CountPlan Pmu::plan() const {
   CountPlan plan;
+  const bool all_tagged = config_.policies.load_tag_interval <= 1;
+  const bool each_load = !all_tagged || wants_last_load();
   plan.fusion_wanted = config_.policies.macro_fusion;
   const CounterSet armed{static_cast<std::uint16_t>(state_.armed)};
   for (const CounterId c : enabled()) {
     PlanEntry& e = plan.entries[plan.size++];
     e.counter = c;
     e.counts = is_countable(c) ? class_of(c).counts : Counts::unmodelled;
-    plan.fusion_wanted = plan.fusion_wanted || e.counts == Counts::macro_fused;
+    e.kinds = class_of(c).kinds;
+    plan.fusion_wanted = plan.fusion_wanted || e.counts == Counts::macro_fused ||
+                         std::ranges::find(e.kinds.all(), Counts::macro_fused) != e.kinds.all().end();
     e.usr = counts_at(c, 3);
     e.os = counts_at(c, 0);
     if (c.is_gp()) {
       e.spec = spec_[c.number()];
       e.per_cycle = CycleCondition::is_asked(e.spec);
       e.cycle = cycle_condition(c);
-      if (e.spec.inv && e.spec.cmask >= every_cycle_cmask && !e.spec.edge && e.counts != Counts::unmodelled) {
+      const bool is_of_instructions = e.counts != Counts::unmodelled && !only_pipeline_tells(e.counts);
+      if (e.spec.inv && e.spec.cmask >= every_cycle_cmask && !e.spec.edge && is_of_instructions) {
         e.counts = Counts::cycles;
         e.per_cycle = false;
       }
     } else {
+      e.spec.any = fix::ANY::test(fixed_control(c));
       e.spec.usr = e.usr;
       e.spec.os = e.os;
     }
-    const bool all_tagged = config_.policies.load_tag_interval <= 1;
-    if (e.counts == Counts::load_latency && all_tagged)
+    if (e.counts == Counts::load_latency && !each_load)
       e.latency_over = static_cast<std::uint16_t>(state_.pebs_ld_lat_threshold);
     e.offcore = selected_offcore(e.counts);
     e.distance = (low_bits(desc_.counter_width) - counter_value(c)) + 1;

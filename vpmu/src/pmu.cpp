@@ -19,15 +19,15 @@ GenerationDesc limited(GenerationDesc g, const PmuLimits& limits) {
   namespace pc = reg::perf_capabilities;
   const std::uint64_t capabilities = limits.perf_capabilities.value_or(perf_capabilities(g));
   g.perfmon_version = std::min(g.perfmon_version, limits.version);
-  const std::uint8_t most = g.perfmon_version >= 1 ? limits.gp_counters : 0;
-  g.gp_counters = std::min(g.gp_counters, most);
-  g.gp_counters_no_smt = std::min(g.gp_counters_no_smt, most);
+  const std::uint8_t max = g.perfmon_version >= 1 ? limits.gp_counters : 0;
+  g.gp_counters = std::min(g.gp_counters, max);
+  g.gp_counters_no_smt = std::min(g.gp_counters_no_smt, max);
   g.fixed_counters = g.perfmon_version >= 2 ? std::min(g.fixed_counters, limits.fixed_counters) : std::uint8_t{0};
   if (g.perfmon_version < 4) g.freeze = FreezeKind::legacy;
   if (pc::FW_WRITE::test(capabilities)) g.features.full_width_write = true;
   if (pc::LBR_FMT::get(capabilities) == 0) g.lbr_depth = 0;
-  const bool pebs = pc::PEBS_FMT::get(capabilities) != 0 && most != 0;
-  g.pebs_counters = pebs ? std::min(g.pebs_counters, most) : std::uint8_t{0};
+  const bool pebs = pc::PEBS_FMT::get(capabilities) != 0 && max != 0;
+  g.pebs_counters = pebs ? std::min(g.pebs_counters, max) : std::uint8_t{0};
   if (!pebs) g.misc_enable_reset |= reg::misc_enable::PEBS_UNAVAILABLE::mask;
   if (g.perfmon_version == 0) g.misc_enable_reset &= ~reg::misc_enable::PERFMON_AVAILABLE::mask;
   return g;
@@ -61,6 +61,7 @@ void Pmu::reset() {
 void Pmu::init() {
   state_.debugctl = 0;
   state_.pebs_enable = 0;
+  state_.pmi_after_assist = 0;
   for (unsigned i = 0; i < gp_counters_; ++i) clear_arming(CounterId::gp(i));
   replan_ = true;
 }
@@ -109,10 +110,11 @@ void Pmu::settle(const CountDeltas& deltas, GuestEnv& env) {
     }
     const std::uint64_t n = deltas[c];
     if (n == 0) continue;
-    if (late_without_instruction(c, n)) ++statistics_.late_triggers;
+    if (!deltas.by_pipeline.has(c) && late_without_instruction(c, n)) ++statistics_.late_triggers;
     if (add(c, n)) overflow(c, b);
   }
   serve(b, nullptr, env);
+  end_waits(b);
   request_pmis(b, env);
 }
 
@@ -126,6 +128,7 @@ void Pmu::retire(const Retirement& r, GuestEnv& env) {
 
   Boundary b;
   const bool tagged = take_load_tag(r);
+  if (tagged) keep_tagged_load(r.load);
   for (const CounterId c : enabled()) {
     if (!counts_at(c, r.cpl)) {
       pass_cycles(c, r.cycles);
@@ -133,47 +136,22 @@ void Pmu::retire(const Retirement& r, GuestEnv& env) {
     }
     const std::uint64_t n = increment_of(c, r, tagged);
     const bool armed = (state_.armed & bit(c.index())) != 0;
-    if (armed && pebs_enabled(c) && is_trigger(c, n)) b.due.triggered.add(c);
+    if (armed && pebs_enabled(c) && is_trigger(c, triggering(c, r, n))) b.due.triggered.add(c);
     if (!add(c, n)) continue;
     overflow(c, b);
-    if (is_pdir(c) && state_.in_smm == 0) b.due.triggered.add(c);  // rule D2: the overflowing instruction itself; F14
+    if (is_pdir(c)) b.due.triggered.add(c);  // rule D2: the overflowing instruction itself
   }
   hold_fused(b, r);
   serve(b, &r, env);
   // After the PEBS record, before the interrupt (rule F15).
-  if (const AccessResult fault = taken ? store_branch(branch, b, env) : AccessResult{};
-      fault && config_.policies.ds_fault == DsFaultPolicy::inject && !fault->not_memory)
-    env.inject_page_fault(*fault);
+  if (taken) store_branch(branch, b, env);
+  end_waits(b);
   request_pmis(b, env);
 }
 
 // Rule Z11; TR stays.
 void Pmu::on_debug_exception() {
   state_.debugctl &= ~(reg::debugctl::LBR::mask | reg::debugctl::BTF::mask);
-  replan_ = true;
-}
-
-// Rule Z10. SDM 3B 17.4.1. SMIs are blocked in SMM: a second entry must not overwrite what RSM restores.
-void Pmu::enter_smm() {
-  if (state_.in_smm != 0) return;
-  state_.in_smm = 1;
-  state_.smm_saved_global_ctrl = state_.global_ctrl;
-  state_.smm_saved_debugctl = state_.debugctl;
-  if (reg::debugctl::FREEZE_WHILE_SMM::test(state_.debugctl)) {
-    namespace dbg = reg::debugctl;
-    state_.global_ctrl = 0;
-    state_.debugctl &= ~(dbg::LBR::mask | dbg::BTF::mask | dbg::TR::mask | dbg::BTS::mask);
-  }
-  replan_ = true;
-}
-
-void Pmu::leave_smm() {
-  if (state_.in_smm == 0) return;
-  state_.in_smm = 0;
-  if (reg::debugctl::FREEZE_WHILE_SMM::test(state_.smm_saved_debugctl)) {
-    state_.global_ctrl = state_.smm_saved_global_ctrl;
-    state_.debugctl = state_.smm_saved_debugctl;
-  }
   replan_ = true;
 }
 

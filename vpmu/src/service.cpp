@@ -9,10 +9,10 @@ namespace {
 CounterSet counters(std::uint64_t state_word) { return CounterSet{static_cast<std::uint16_t>(state_word)}; }
 }  // namespace
 
-// Whether an armed counter's event triggers the assist (rules P1, P18, P19, L6, S1; F14 in SMM).
+// Whether an armed counter's event triggers the assist (rules P1, P18, P19, L6, S1).
 bool Pmu::is_trigger(CounterId c, std::uint64_t events) {
   const EventClass& event = class_of(c);
-  if (event.pebs == PebsAbility::no || !is_countable(c) || state_.in_smm != 0) return false;
+  if (event.pebs == PebsAbility::no || !is_countable(c)) return false;
   const EventSpec& s = spec_[c.number()];
   const bool any_retirement = CycleCondition::is_asked(s);
   if (!any_retirement && events == 0) return false;
@@ -45,11 +45,7 @@ void Pmu::hold_fused(Boundary& b, const Retirement& r) {
 
 // Walks the steps of the boundary in the manual's order; the interrupts are left to request_pmis() (rule Q8).
 void Pmu::serve(Boundary& b, const Retirement* r, GuestEnv& env) {
-  const ServiceOrder order = service_order(b.due, config_.policies.assist_order);
-  if (!order.deferred.empty()) {
-    b.newly_armed = b.newly_armed | order.deferred;
-    b.due.triggered = {};
-  }
+  const ServiceOrder order = service_order(b.due);
   for (const Step& step : order.active()) {
     switch (step.kind) {
       case StepKind::overflow_pmi:
@@ -64,6 +60,34 @@ void Pmu::serve(Boundary& b, const Retirement* r, GuestEnv& env) {
   state_.armed |= (b.newly_armed - b.served).raw();
 }
 
+// An overflow PMI waits for its assist, but not for ever: the overflow has triggered it, and the event may not come
+// again (rule Q5a). Called for each report of what has retired.
+void Pmu::end_waits(Boundary& b) {
+  constexpr std::uint64_t max_reports = 512;
+  if (state_.pmi_after_assist == 0) return;
+  CounterSet over = counters(state_.pmi_after_assist);
+  if (++state_.pmi_waited <= max_reports)
+    for (const CounterId c : enabled())
+      if (pebs_enabled(c) && (state_.armed & bit(c.index())) != 0) over.remove(c);
+  post_waiting(b, over);
+}
+
+void Pmu::post_waiting(Boundary& b, CounterSet over) {
+  if (!over.empty()) {
+    state_.pmi_after_assist &= ~std::uint64_t{over.raw()};
+    post_pmi(PmiCause::overflow);
+    b.pmi = true;
+  }
+  if (state_.pmi_after_assist == 0) state_.pmi_waited = 0;
+}
+
+void Pmu::halt(GuestEnv& env) {
+  if (!pmi_waits()) return;
+  Boundary b;
+  post_waiting(b, counters(state_.pmi_after_assist));
+  request_pmis(b, env);
+}
+
 void Pmu::request_pmis(const Boundary& b, GuestEnv& env) {
   const unsigned pmis = (b.pmi ? 1U : 0U) + (b.second_pmi ? 1U : 0U);
   statistics_.pmi_requests += pmis;
@@ -74,9 +98,8 @@ void Pmu::request_pmis(const Boundary& b, GuestEnv& env) {
 // P6, P12, F5, Q4, Q5).
 void Pmu::assist(Boundary& b, const Retirement& r, GuestEnv& env) {
   const CounterSet triggers = b.due.triggered;
-  CounterSet served = triggers;
-  if (config_.policies.reload_scope == ReloadScope::overflowed)
-    served = served | (counters(state_.overflowed) & counters(state_.pebs_enable & low_bits(desc_.pebs_counters)));
+  CounterSet served =
+      triggers | (counters(state_.overflowed) & counters(state_.pebs_enable & low_bits(desc_.pebs_counters)));
   const CounterSet waiting = counters(state_.pmi_after_assist) & served;
   replan_ = true;
 
@@ -96,6 +119,8 @@ void Pmu::assist(Boundary& b, const Retirement& r, GuestEnv& env) {
       post_pmi(PmiCause::threshold);
     }
   }
+  // Rule F2: a sign in the status alone, without an interrupt.
+  if (stored.full && desc_.features.signals_full_buffer) state_.global_status |= reg::global_status::OVF_DSBuffer::mask;
   b.served = served;
   const CounterSet after = waiting & served;
   if (!after.empty()) post_pmi(PmiCause::overflow);

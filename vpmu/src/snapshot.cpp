@@ -32,9 +32,7 @@ bool Pmu::could_be_mine(const PmuState& s) const {
   return only(s.misc_enable ^ state_.misc_enable, reg::misc_enable::writable) &&
          only(s.global_status, MsrTable::global_status_bits(candidate)) &&
          only(s.armed | s.overflowed | s.pmi_after_assist | s.fused_trigger, low_bits(desc_.pebs_counters)) &&
-         only(s.condition, low_bits(gp_counters_)) && only(s.in_smm, 1) && s.load_tag_random != 0 &&
-         MsrTable::may_write(candidate, msr::IA32_PERF_GLOBAL_CTRL, s.smm_saved_global_ctrl) &&
-         MsrTable::may_write(candidate, msr::IA32_DEBUGCTL, s.smm_saved_debugctl);
+         only(s.condition, low_bits(gp_counters_)) && s.load_tag_random != 0;
 }
 
 RestoreStatus Pmu::restore(const PmuSnapshot& from) {

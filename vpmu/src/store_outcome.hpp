@@ -7,6 +7,7 @@ namespace vpmu {
 struct Pmu::StoreOutcome {
   bool ok{};
   bool threshold_reached{};
+  bool full{};  ///< There is no room for another record; or there was none for this one.
   DsArea area;  ///< As read at the assist; meaningful when ok.
 };
 

@@ -1,6 +1,7 @@
 #include "vpmu/uncore.hpp"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "vpmu/bits.hpp"
 
@@ -14,6 +15,62 @@ MsrStatus judge(const UncoreMsr* row, std::uint64_t value) {
   if (row == nullptr) return MsrStatus::unknown;
   const bool illegal = row->write == UncoreWrite::faults || (value & ~row->legal) != 0;
   return illegal ? MsrStatus::gp : MsrStatus::ok;
+}
+
+constexpr unsigned counters_of_box = 2;
+
+/// A select of a client's box. SDM 3B figure 18-34.
+struct BoxEvent {
+  explicit BoxEvent(std::uint64_t select)
+      : code{select & 0xFF},
+        umask{select >> 8 & 0xFF},
+        enabled{(select & bit(22)) != 0},
+        plain{(select & (bit(18) | bit(23) | 0x1F00'0000)) == 0} {}
+  [[nodiscard]] bool has(std::uint64_t bits) const { return (umask & bits) == bits; }
+  std::uint64_t code, umask;
+  bool enabled;
+  bool plain;  ///< Without EDGE, INV and a threshold, which these counters do not apply.
+};
+
+using Cells = std::array<std::uint64_t, offcore_cell_count>;
+
+std::uint64_t cells_of(const Cells& cells, bool reads, bool writes, std::initializer_list<OffcoreSupplier> suppliers) {
+  std::uint64_t n = 0;
+  for (const OffcoreSupplier supplier : suppliers) {
+    if (writes) n += cells[offcore_cell(OffcoreRequest::demand_rfo, supplier)];
+    if (reads) n += cells[offcore_cell(OffcoreRequest::demand_data_read, supplier)];
+    if (reads) n += cells[offcore_cell(OffcoreRequest::demand_code_read, supplier)];
+  }
+  return n;
+}
+
+/// CBO_CACHE_LOOKUP: the upper half of the umask says which requests, the lower one the line's state: M 1, E 2, S 4, I
+/// 8 (a miss). Here no line of the cache is in M: what a core has changed, it has itself. XSNP_RESPONSE: another core
+/// had the line unmodified, or modified. SDM 3C table 19-17.
+constexpr std::uint64_t cache_lookup = 0x34, snoop_response = 0x22;
+std::uint64_t in_slice(const BoxEvent& e, const Cells& cells) {
+  using enum OffcoreSupplier;
+  std::uint64_t n = 0;
+  if (e.code == cache_lookup) {
+    const bool any = e.has(0x80), reads = any || e.has(0x10), writes = any || e.has(0x20);
+    if ((e.umask & 0x6) != 0) n += cells_of(cells, reads, writes, {l3, l3_shared, l3_modified});
+    if (e.has(0x8)) n += cells_of(cells, reads, writes, {local_dram});
+  }
+  if (e.code == snoop_response && e.has(0x40)) {
+    if (e.has(0x4)) n += cells_of(cells, true, true, {l3_shared});
+    if (e.has(0x8)) n += cells_of(cells, true, true, {l3_modified});
+  }
+  return n;
+}
+bool is_of_slice(const BoxEvent& e) { return e.code == cache_lookup || (e.code == snoop_response && e.has(0x40)); }
+
+/// TRK_REQUESTS: all that goes to memory; or reads of data.
+constexpr std::uint64_t requests_to_memory = 0x81;
+bool is_of_arbiter(const BoxEvent& e) { return e.code == requests_to_memory && (e.umask & 0x3) != 0; }
+std::uint64_t to_memory(const BoxEvent& e, const Cells& cells) {
+  if (!is_of_arbiter(e)) return 0;
+  if (e.has(0x1)) return cells_of(cells, true, true, {OffcoreSupplier::local_dram});
+  return cells[offcore_cell(OffcoreRequest::demand_data_read, OffcoreSupplier::local_dram)];
 }
 
 }  // namespace
@@ -52,7 +109,7 @@ MsrStatus Uncore::wrmsr(MsrIndex index, std::uint64_t value) {
     value_of(desc_->clock.global_status) &= ~value;
   else
     values_[place->at] = value & ~place->row->transient;
-  if ((value & place->row->starts) != 0) ++unserved_selects_;
+  if ((value & place->row->starts) != 0 && !is_served(index, value)) ++unserved_selects_;
   return MsrStatus::ok;
 }
 
@@ -95,6 +152,47 @@ std::optional<std::uint64_t> Uncore::until_overflow() const {
   __extension__ using wide = unsigned __int128;
   const wide fifths = (wide{low_bits(c.width)} + 1 - value_of(c.counter)) * fifths_per_tick - fifths_;
   return static_cast<std::uint64_t>((fifths + c.ticks_per_5_tsc - 1) / c.ticks_per_5_tsc);
+}
+
+bool Uncore::is_served(MsrIndex select, std::uint64_t value) const {
+  const UncoreCaches& c = desc_->caches;
+  const BoxEvent event{value};
+  if (!event.plain || c.slices == 0) return false;
+  if (select.value() - c.arbiter_select.value() < counters_of_box) return is_of_arbiter(event);
+  const std::uint32_t at = select.value() - c.select.value();
+  return at / c.stride < c.slices && at % c.stride < counters_of_box && is_of_slice(event);
+}
+
+bool Uncore::wants_caches() const {
+  const UncoreCaches& c = desc_->caches;
+  if (c.slices == 0 || (value_of(desc_->clock.global_ctrl) & desc_->clock.global_enable) == 0) return false;
+  const auto counts = [this](MsrIndex select) {
+    return BoxEvent{value_of(select)}.enabled && is_served(select, value_of(select));
+  };
+  for (unsigned i = 0; i < counters_of_box; ++i) {
+    if (counts(c.arbiter_select + i)) return true;
+    for (unsigned slice = 0; slice < c.slices; ++slice)
+      if (counts(c.select + slice * c.stride + i)) return true;
+  }
+  return false;
+}
+
+void Uncore::count(const LlcCounts& passed) {
+  if (!wants_caches()) return;
+  const UncoreCaches& c = desc_->caches;
+  const auto add = [&](MsrIndex select, MsrIndex counter, auto events, const Cells& cells) {
+    const BoxEvent event{value_of(select)};
+    if (!event.enabled || !event.plain) return;
+    value_of(counter) = (value_of(counter) + events(event, cells)) & low_bits(c.width);
+  };
+  Cells all{};
+  for (const Cells& slice : passed.slices)
+    for (unsigned cell = 0; cell < all.size(); ++cell) all[cell] += slice[cell];
+  for (unsigned i = 0; i < counters_of_box; ++i) {
+    for (unsigned slice = 0; slice < c.slices; ++slice)
+      add(c.select + slice * c.stride + i, c.counter + slice * c.stride + i, in_slice, passed.slices[slice]);
+    add(c.arbiter_select + i, c.arbiter_counter + i, to_memory, all);
+  }
 }
 
 }  // namespace vpmu

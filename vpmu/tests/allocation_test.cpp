@@ -41,7 +41,6 @@ class OnePage final : public GuestEnv {
   AccessResult probe_linear(GuestLinear, std::uint64_t, AccessKind) override { return {}; }
   std::uint64_t tsc() override { return 1; }
   void request_pmi() override { ++pmis; }
-  void inject_page_fault(const AccessFault&) override {}
   void poke(std::size_t offset, std::uint64_t word) { std::memcpy(bytes_.data() + offset, &word, 8); }
 
  private:

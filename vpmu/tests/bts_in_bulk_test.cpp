@@ -74,20 +74,20 @@ TEST_P(BtsInBulk, IsAsOneByOne) {
             .kind = BranchKind::near_rel_jmp, .taken = true, .mispredicted = n % 3 == 0, .target_cpl = user};
         return Retirement{.ip = from(n), .next_ip = to(n), .cpl = user, .branch = what, .cycles = 1};
       };
-      const std::uint64_t most = std::min<std::uint64_t>(bulk.pmu.branches_storable(user, bulk.env), 1 + below(100));
-      if (most == 0) {
+      const std::uint64_t max = std::min<std::uint64_t>(bulk.pmu.branches_storable(user, bulk.env), 1 + below(100));
+      if (max == 0) {
         one.pmu.retire(next(k), one.env);
         bulk.pmu.retire(next(k++), bulk.env);
         continue;
       }
       std::vector<PassedBranch> passed;
-      for (std::uint64_t n = 0; n < most; ++n, ++k) {
+      for (std::uint64_t n = 0; n < max; ++n, ++k) {
         const Retirement r = next(k);
         one.pmu.retire(r, one.env);
         passed.push_back({.branch = {.from = r.ip, .to = r.next_ip, .cpl = user, .what = r.branch}, .cycles = 1});
       }
       bulk.pmu.record_branches({.branches = passed}, bulk.env);
-      in_bulk += most;
+      in_bulk += max;
     }
     for (std::uint64_t word = 0; word < 8; ++word)
       ASSERT_EQ(one.env.peek(ds_area + 8 * word), bulk.env.peek(ds_area + 8 * word)) << round << ' ' << word;

@@ -303,27 +303,6 @@ std::uint64_t counted(Generation generation, std::string_view event, const Retir
   return s.read(msr::IA32_PMC0);
 }
 
-// Counts::nops to Counts::sse_integer are in the order of InstructionClass: each counts its own and no other.
-TEST(Counting, InstructionClassesCountThemselves) {
-  struct Row {
-    const char* event;
-    InstructionClass kind;
-  };
-  for (const Row& row :
-       {Row{"INST_RETIRED.X87", InstructionClass::x87_operation}, Row{"INST_RETIRED.MMX", InstructionClass::mmx},
-        Row{"SSEX_UOPS_RETIRED.PACKED_SINGLE", InstructionClass::sse_packed_single},
-        Row{"SSEX_UOPS_RETIRED.SCALAR_SINGLE", InstructionClass::sse_scalar_single},
-        Row{"SSEX_UOPS_RETIRED.PACKED_DOUBLE", InstructionClass::sse_packed_double},
-        Row{"SSEX_UOPS_RETIRED.SCALAR_DOUBLE", InstructionClass::sse_scalar_double},
-        Row{"SSEX_UOPS_RETIRED.VECTOR_INTEGER", InstructionClass::sse_integer}})
-    for (unsigned kind = 0; kind <= static_cast<unsigned>(InstructionClass::sse_integer); ++kind) {
-      const Retirement r{.kind = static_cast<InstructionClass>(kind)};
-      EXPECT_EQ(counted(Generation::nehalem, row.event, r), r.kind == row.kind ? 1U : 0U) << row.event << ' ' << kind;
-    }
-  EXPECT_EQ(counted(Generation::skylake, "INST_RETIRED.NOP", {.kind = InstructionClass::nop}), 1U);
-  EXPECT_EQ(counted(Generation::skylake, "INST_RETIRED.NOP", {}), 0U);
-}
-
 // On each generation, events count what their names say.
 TEST(Counting, EventsOfOlderGenerationsCountWhatTheirNamesSay) {
   using enum Generation;

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "pebs_session.hpp"
+#include "vpmu/counts.hpp"
 
 // Data address profiling: rules S3 to S5. SDM 3B 18.11.3, tables 18-46, 18-57. And FRONTEND_RETIRED: SDM
 // 3B 18.13.1.4, 18.13.1.5.
@@ -77,6 +78,76 @@ TEST(DataAddress, EveryMarkedMemoryEventReportsAnAddress) {
   }
 }
 
+/// The record that a row's event makes of a load, a store, or an instruction that does both: an access that matches any
+/// event.
+PebsRecord record_of_row(const GenerationDesc& g, const EventDesc& row, bool loads, bool stores, bool store_hits) {
+  S s{PmuConfig{.generation = g.generation}};
+  s.start_pebs(0, {.event = row.code, .umask = row.umask}, 1);
+  const AccessPattern of = describe(row.counts).accesses;
+  for (unsigned k = 1; k <= 2; ++k) {
+    Retirement r = s.load(k);
+    r.has_load = loads;
+    r.load.locked = r.load.split = true;
+    if (of.tlb != TlbMiss::any) r.load.dtlb_miss = r.load.stlb_miss = true;
+    for (unsigned level = 0; level < hit_level_count; ++level)
+      if ((of.levels >> level & 1) != 0) r.load.level = static_cast<HitLevel>(level);
+    if (stores) add_store(r, store_hits ? HitLevel::l1 : HitLevel::l2);
+    r.store.split = true;
+    r.store.dtlb_miss = r.store.stlb_miss = of.tlb != TlbMiss::any;
+    s.retire(r);
+  }
+  EXPECT_EQ(s.records(), 1U) << g.name << ' ' << row.name;
+  return s.record(0);
+}
+
+// Rules S3 to S5 for each event of each generation that has data addresses: 98H has the load's or the store's, and bit
+// 0 of A0H tells a store that hit the L1D where the event's row says so, and for UOPS_RETIRED.ALL. SDM 3B tables 18-46,
+// 18-57.
+TEST(DataAddress, EveryEventOfEveryGenerationHasItsFields) {
+  unsigned events = 0, with_bit = 0, of_all_uops = 0;
+  for (const GenerationDesc* const g : all_generations()) {
+    if (!g->features.data_la) continue;
+    for (const EventDesc& row : g->events) {
+      const bool any_uop = is_any_retired_uop(row.counts);
+      const AccessPattern of = describe(row.counts).accesses;
+      const bool loads = any_uop || of.loads, stores = any_uop || of.stores;
+      if (!row.data_la || row.cmask != 0 || row.edge || !(loads || stores)) continue;
+      ++events;
+      of_all_uops += any_uop ? 1 : 0;
+      with_bit += stores && (row.l1_hit_indication || any_uop) ? 1 : 0;
+      if (loads) {
+        const PebsRecord r = record_of_row(*g, row, true, false, false);
+        EXPECT_EQ(r[Slot::data_address], S::data_of(2).value()) << g->name << ' ' << row.name;
+        EXPECT_EQ(r[Slot::data_source] | r[Slot::latency], 0U) << g->name << ' ' << row.name;
+      }
+      for (const bool hits : {false, true}) {
+        if (!stores) continue;
+        for (const bool loads_too : {false, true}) {
+          const PebsRecord r = record_of_row(*g, row, loads_too, true, hits);
+          EXPECT_EQ(r[Slot::data_address], 0x5000'0000U) << g->name << ' ' << row.name;
+          EXPECT_EQ(r[Slot::data_source], hits && (row.l1_hit_indication || any_uop) ? 1U : 0U)
+              << g->name << ' ' << row.name;
+        }
+      }
+    }
+  }
+  EXPECT_GT(events, 80U);
+  EXPECT_GT(with_bit, 20U);
+  EXPECT_EQ(of_all_uops, 7U) << "Haswell, Broadwell, Skylake and their servers";
+}
+
+// SDM 3B table 18-57: MEM_INST_RETIRED.ANY of a store, and UOPS_RETIRED.ALL, on Skylake.
+TEST(DataAddress, SkylakesAnyAccessAndAnyUopShowAStore) {
+  for (const Select form : {Select{.event = 0xD0, .umask = 0x83}, Select{.event = 0xC2, .umask = 0x01}}) {
+    const PebsRecord r = record_of(form, [](Retirement& x) {
+      x.has_load = false;
+      add_store(x, HitLevel::l1);
+    });
+    EXPECT_EQ(r[Slot::data_address], 0x5000'0000U) << std::hex << form.raw();
+    EXPECT_EQ(r[Slot::data_source], 1U) << std::hex << form.raw();
+  }
+}
+
 // Rules P10, L6, S3: two facilities in one record; the lowest counter's fills the fields.
 TEST(DataAddress, LowestTriggerWithAFacilityFillsTheFields) {
   for (const bool latency_first : {false, true}) {
@@ -100,6 +171,7 @@ struct FrontendRow {
   void (*does_not)(FrontendOutcome&);
 };
 const FrontendRow frontend_rows[] = {
+    {0x01, [](FrontendOutcome& f) { f.dsb_miss = true; }, [](FrontendOutcome& f) { f.l1i_miss = true; }},
     {0x11, [](FrontendOutcome& f) { f.dsb_miss = true; }, [](FrontendOutcome& f) { f.l1i_miss = true; }},
     {0x12, [](FrontendOutcome& f) { f.l1i_miss = true; }, [](FrontendOutcome& f) { f.l2_miss = true; }},
     {0x13, [](FrontendOutcome& f) { f.l2_miss = true; }, [](FrontendOutcome& f) { f.itlb_miss = true; }},

@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "events/validate.hpp"
+#include "event_table.hpp"
+#include "vpmu/counts.hpp"
 #include "vpmu/generation.hpp"
 
 namespace vpmu::test {
@@ -106,6 +107,85 @@ TEST(Classify, LooksAtCodeAndUmaskOnly) {
   }
 }
 
+// SDM 3B tables 19-5, 19-9, 19-13: umask bits add up and qualify each other. Of the aliases of Linux F1H and F2H of D0H
+// are such sums.
+TEST(Classify, AnUmaskThatIsMadeOfOthersIsTheirUnion) {
+  struct Case {
+    std::uint8_t code, umask;
+    Counts counts;
+  };
+  unsigned seen = 0;
+  for (const GenerationDesc* g : all_generations()) {
+    if (g->generation < Generation::sandy_bridge) continue;
+    for (const Case& c :
+         {Case{0xD0, 0xF1, Counts::loads}, Case{0xD0, 0xF2, Counts::stores}, Case{0xD0, 0xA1, Counts::loads},
+          Case{0xD0, 0x22, Counts::locked_stores}, Case{0xD0, 0x71, Counts::several},
+          Case{0x88, 0x81, Counts::branches_conditional_taken}, Case{0x88, 0xBF, Counts::branches_taken},
+          Case{0x88, 0x7F, Counts::branches_not_taken}, Case{0x88, 0xB0, Counts::branches_call},
+          Case{0x88, 0xF0, Counts::branches_call}, Case{0x88, 0x42, Counts::never}, Case{0x88, 0x83, Counts::several},
+          Case{0x88, 0xC7, Counts::branches_not_call}, Case{0x89, 0xE0, Counts::mispredicts_call_indirect},
+          Case{0x89, 0xFD, Counts::several}, Case{0x89, 0x7F, Counts::mispredicts_not_taken},
+          Case{0xD1, 0x03, Counts::several}, Case{0xC4, 0x30, Counts::branches_near}}) {
+      const bool has_88 = g->generation < Generation::skylake;
+      const bool only_sum = c.code == 0xD0 || c.code == 0xD1 || c.code == 0xC4;
+      if (!has_88 && !only_sum) continue;
+      Counts expected = c.counts;
+      const bool by_uop = g->generation < Generation::skylake;  // MEM_UOPS_RETIRED
+      if (by_uop && expected == Counts::loads) expected = Counts::load_uops;
+      if (by_uop && expected == Counts::stores) expected = Counts::store_uops;
+      EXPECT_EQ(classify(*g, {.code = c.code, .umask = c.umask}).counts, expected)
+          << g->name << std::hex << ' ' << unsigned{c.code} << ' ' << unsigned{c.umask};
+      ++seen;
+    }
+  }
+  EXPECT_GT(seen, 150U);
+  const auto broadwell = [](std::uint8_t umask) {
+    return classify(describe(Generation::broadwell), {.code = 0xC7, .umask = umask}).counts;
+  };
+  EXPECT_EQ(broadwell(0x3F), Counts::fp_any);
+  EXPECT_EQ(broadwell(0x15), Counts::fp_double);
+  EXPECT_EQ(broadwell(0x30), Counts::several);
+  const auto nehalem = [](std::uint8_t code, std::uint8_t umask) {
+    return classify(describe(Generation::nehalem), {.code = code, .umask = umask}).counts;
+  };
+  EXPECT_EQ(nehalem(0x10, 0x30), Counts::fp_any);
+  EXPECT_EQ(nehalem(0xC0, 0x03), Counts::instructions);
+  EXPECT_EQ(nehalem(0x88, 0x3F), Counts::branches_near);
+}
+
+// Bits that no row has, or whose row does not count, spoil a sum; so does an event that another register selects, or of
+// whose cycles it is not known which are the same.
+TEST(Classify, AnUmaskWithABitThatDoesNotCountIsNone) {
+  using enum Generation;
+  struct Case {
+    Generation generation;
+    std::uint8_t code, umask;
+  };
+  for (const Case& c :
+       {Case{haswell, 0x88, 0x3F}, Case{haswell, 0xD0, 0x85}, Case{haswell, 0xD0, 0x03}, Case{sandy_bridge, 0x85, 0x05},
+        Case{skylake, 0xB7, 0x03}, Case{nehalem, 0x0B, 0x11}, Case{skylake, 0x3C, 0x03}, Case{haswell, 0x2E, 0x51},
+        Case{skylake, 0xC4, 0x80}, Case{skylake, 0xA1, 0x03}, Case{skylake, 0xA2, 0x09}, Case{skylake, 0xB1, 0x03}})
+    EXPECT_EQ(classify(describe(c.generation), {.code = c.code, .umask = c.umask}).counts, Counts::unmodelled)
+        << std::hex << unsigned{c.code} << ' ' << unsigned{c.umask};
+}
+
+// What two parts of a union have in common counts once; a load and a store of one instruction are two.
+TEST(Classify, AUnionCountsNothingTwice) {
+  const auto count = [](std::uint8_t code, std::uint8_t umask, const Retirement& r) {
+    const EventClass what = classify(describe(Generation::haswell), {.code = code, .umask = umask});
+    EXPECT_EQ(what.counts, Counts::several);
+    return occurrences(what.kinds.all(), r);
+  };
+  const Retirement both{.has_load = true, .has_store = true, .load = {.locked = true, .split = true}};
+  EXPECT_EQ(count(0xD0, 0x61, both), 1U) << "locked and split";
+  EXPECT_EQ(count(0xD0, 0x61, {.has_load = true}), 0U);
+  EXPECT_EQ(count(0xD0, 0x83, both), 2U);
+  EXPECT_EQ(count(0x88, 0x83, {.branch = {.kind = BranchKind::conditional, .taken = true}}), 1U);
+  EXPECT_EQ(count(0x88, 0x83, {.branch = {.kind = BranchKind::conditional, .taken = false}}), 0U);
+  EXPECT_EQ(count(0x88, 0x83, {.branch = {.kind = BranchKind::near_rel_jmp, .taken = true}}), 1U);
+  EXPECT_EQ(classify(describe(Generation::haswell), {.code = 0xD0, .umask = 0xF2}).pebs, PebsAbility::yes);
+}
+
 // Rows of one code and umask can differ; a guest that programs the code gets what any of its names promises.
 TEST(Classify, PromisesWhatAnyNamePromises) {
   for (const EventDesc& row : skylake().events) {
@@ -144,7 +224,7 @@ TEST(Classify, EventsInDisputeMayBePrecise) {
     const EventClass all_uops = classify(describe(g), {.code = 0xC2, .umask = 0x01});
     EXPECT_EQ(all_uops.counts, Counts::uops_retired);
     EXPECT_EQ(all_uops.pebs, PebsAbility::disputed);
-    EXPECT_FALSE(all_uops.data_la) << "SDM 3B table 18-46 is of the processors before";
+    EXPECT_TRUE(all_uops.data_la) << "SDM 3B table 18-57";
   }
   struct Row {
     Generation generation;
@@ -249,6 +329,216 @@ TEST(EventTableChecks, RefuseATableWithoutAnArchitecturalEvent) {
   EXPECT_TRUE(events::has_architectural_events(rows));
   std::erase_if(rows, [](const EventDesc& e) { return e.code == 0x2E && e.umask == 0x41; });
   EXPECT_FALSE(events::has_architectural_events(rows));
+}
+
+// Sandy Bridge, Ivy Bridge and Broadwell: "hits in the LLC without snoops required"; SDM 3C tables 19-7 and later. On
+// Haswell and Skylake any L3 hit.
+TEST(Events, L3HitIsWithoutASnoopWhereTheManualSaysSo) {
+  unsigned without = 0;
+  for (const GenerationDesc* const g : all_generations()) {
+    if (g->generation < Generation::sandy_bridge) continue;
+    const bool any = g->generation == Generation::haswell || g->generation == Generation::haswell_ep ||
+                     g->generation >= Generation::skylake;
+    EXPECT_EQ(classify(*g, {.code = 0xD1, .umask = 0x04}).counts, any ? Counts::l3_hit : Counts::l3_hit_unshared)
+        << g->name;
+    without += any ? 0 : 1;
+  }
+  EXPECT_EQ(without, 7U);
+}
+
+/// A code and umask, and what they count on some generations.
+struct PipelineEvent {
+  std::uint8_t code, umask;
+  Counts counts;
+  Generation first, last;
+};
+
+// SDM 3C tables 19-5 to 19-17, by code and umask: what the same umask counts changes between generations.
+TEST(Events, ThoseOfThePipelineCountWhatTheManualSays) {
+  using enum Counts;
+  using enum Generation;
+  constexpr Generation snb = sandy_bridge, ivb = ivy_bridge, ivb_ep = ivy_bridge_ep, hsw = haswell, hsw_ep = haswell_ep,
+                       bdw = broadwell, bdw_ep = broadwell_ep, skl = skylake, last = skylake_sp, wsm_ex = westmere_ex;
+  unsigned seen = 0;
+  for (const PipelineEvent& e : {
+           PipelineEvent{0x03, 0x02, blocked_forwards, snb, last},
+           {0x07, 0x01, aliased_loads, nehalem, last},
+           {0x0D, 0x03, recovery_cycles, snb, bdw_ep},
+           {0x0D, 0x01, recovery_cycles, skl, last},
+           {0x0D, 0x80, resteer_cycles, skl, last},
+           {0x0E, 0x01, uops_issued, nehalem, last},
+           {0x14, 0x01, dividing_cycles, nehalem, ivb_ep},
+           {0x14, 0x04, dividing_cycles, ivb, ivb_ep},
+           {0x14, 0x02, divider_uops, hsw, hsw_ep},
+           {0x14, 0x01, dividing_cycles, bdw, last},
+           {0x48, 0x01, l1d_misses_pending, snb, last},
+           {0x5E, 0x01, scheduler_empty_cycles, snb, last},
+           {0x60, 0x01, l2_misses_pending, snb, last},
+           {0x60, 0x10, l3_misses_pending, skl, last},
+           {0x79, 0x04, uops_from_mite, snb, last},
+           {0x79, 0x08, uops_from_dsb, snb, last},
+           {0x79, 0x10, microcode_from_dsb, snb, last},
+           {0x79, 0x18, all_uops_from_dsb, snb, last},
+           {0x79, 0x20, microcode_from_mite, snb, last},
+           {0x79, 0x24, all_uops_from_mite, snb, last},
+           {0x79, 0x30, microcode, snb, last},
+           {0x79, 0x3C, uops_delivered, snb, bdw_ep},
+           {0x87, 0x01, prefix_stall_cycles, nehalem, last},
+           {0x9C, 0x01, slots_not_delivered, snb, last},
+           {0xA1, 0x01, uops_on_port_0, snb, last},
+           {0xA1, 0x02, uops_on_port_1, snb, last},
+           {0xA1, 0x0C, uops_on_port_2, snb, ivb_ep},
+           {0xA1, 0x30, uops_on_port_3, snb, ivb_ep},
+           {0xA1, 0x40, uops_on_port_4, snb, ivb_ep},
+           {0xA1, 0x80, uops_on_port_5, snb, ivb_ep},
+           {0xA1, 0x04, uops_on_port_2, hsw, last},
+           {0xA1, 0x08, uops_on_port_3, hsw, last},
+           {0xA1, 0x10, uops_on_port_4, hsw, last},
+           {0xA1, 0x20, uops_on_port_5, hsw, last},
+           {0xA1, 0x40, uops_on_port_6, hsw, last},
+           {0xA1, 0x80, uops_on_port_7, hsw, last},
+           {0xA2, 0x01, resource_stall_cycles, nehalem, last},
+           {0xA2, 0x04, scheduler_full_cycles, nehalem, bdw_ep},
+           {0xA2, 0x08, store_queue_full_cycles, nehalem, last},
+           {0xA2, 0x10, reorder_full_cycles, nehalem, bdw_ep},
+           {0xA3, 0x01, l2_miss_cycles, snb, last},
+           {0xA3, 0x02, l1d_miss_cycles, snb, sandy_bridge_ep},
+           {0xA3, 0x02, load_cycles, ivb, bdw_ep},
+           {0xA3, 0x02, l3_miss_cycles, skl, last},
+           {0xA3, 0x04, stall_cycles, snb, last},
+           {0xA3, 0x05, l2_miss_stall_cycles, snb, last},
+           {0xA3, 0x06, l1d_miss_stall_cycles, snb, sandy_bridge_ep},
+           {0xA3, 0x06, load_stall_cycles, ivb, bdw_ep},
+           {0xA3, 0x06, l3_miss_stall_cycles, skl, last},
+           {0xA3, 0x08, l1d_miss_cycles, ivb, last},
+           {0xA3, 0x0C, l1d_miss_stall_cycles, ivb, last},
+           {0xA3, 0x10, load_cycles, skl, last},
+           {0xA3, 0x14, load_stall_cycles, skl, last},
+           {0xA6, 0x01, scheduler_waits_cycles, skl, last},
+           {0xA6, 0x02, one_uop_cycles, skl, last},
+           {0xA6, 0x04, two_uop_cycles, skl, last},
+           {0xA6, 0x08, three_uop_cycles, skl, last},
+           {0xA6, 0x10, four_uop_cycles, skl, last},
+           {0xA6, 0x40, stores_hold_up_cycles, skl, last},
+           {0xA8, 0x01, uops_from_lsd, nehalem, last},
+           {0xAB, 0x02, dsb_to_mite_cycles, snb, last},
+           {0xB1, 0x01, uops_on_port_0, nehalem, wsm_ex},
+           {0xB1, 0x02, uops_on_port_1, nehalem, wsm_ex},
+           {0xB1, 0x04, uops_on_port_2, nehalem, wsm_ex},
+           {0xB1, 0x08, uops_on_port_3, nehalem, wsm_ex},
+           {0xB1, 0x10, uops_on_port_4, nehalem, wsm_ex},
+           {0xB1, 0x20, uops_on_port_5, nehalem, wsm_ex},
+           {0xB1, 0x3F, uops_executed, nehalem, wsm_ex},
+           {0xB1, 0x01, uops_executed, snb, last},
+           {0xB1, 0x02, uops_executed, snb, last},
+           {0xC2, 0x01, uops_retired, nehalem, last},
+           {0xC2, 0x02, slots_retired, nehalem, last},
+           {0xC3, 0x01, machine_clear_cycles, nehalem, last},
+           {0xC3, 0x04, self_modifying_code, nehalem, last},
+       }) {
+    for (const GenerationDesc* const g : all_generations()) {
+      if (g->generation < e.first || g->generation > e.last) continue;
+      EXPECT_EQ(classify(*g, {.code = e.code, .umask = e.umask}).counts, e.counts)
+          << g->name << std::hex << ' ' << unsigned{e.code} << ' ' << unsigned{e.umask};
+      ++seen;
+    }
+  }
+  EXPECT_GT(seen, 550U);
+}
+
+// Levels 1 and 2 of top-down analysis, by the metrics of Linux's perf and of pmu-tools: all that they read counts.
+TEST(Events, TopDownAnalysisReadsNothingThatNobodyTells) {
+  using enum Generation;
+  struct Name {
+    std::string_view name;
+    Generation first, last;
+  };
+  constexpr Generation snb = sandy_bridge, ivb = ivy_bridge, bdw_ep = broadwell_ep, skl = skylake, all = skylake_sp;
+  unsigned seen = 0;
+  for (const Name& n : {Name{"BR_MISP_RETIRED.ALL_BRANCHES", snb, all},
+                        {"CPU_CLK_UNHALTED.ONE_THREAD_ACTIVE", snb, all},
+                        {"CPU_CLK_UNHALTED.REF_XCLK", snb, all},
+                        {"CPU_CLK_UNHALTED.THREAD", snb, all},
+                        {"CPU_CLK_UNHALTED.THREAD_ANY", snb, all},
+                        {"CYCLE_ACTIVITY.CYCLES_NO_DISPATCH", snb, sandy_bridge_ep},
+                        {"CYCLE_ACTIVITY.STALLS_L1D_PENDING", snb, sandy_bridge_ep},
+                        {"CYCLE_ACTIVITY.CYCLES_NO_EXECUTE", ivb, haswell_ep},
+                        {"CYCLE_ACTIVITY.STALLS_LDM_PENDING", ivb, haswell_ep},
+                        {"CYCLE_ACTIVITY.STALLS_MEM_ANY", broadwell, all},
+                        {"CYCLE_ACTIVITY.STALLS_TOTAL", broadwell, all},
+                        {"EXE_ACTIVITY.1_PORTS_UTIL", skl, all},
+                        {"EXE_ACTIVITY.2_PORTS_UTIL", skl, all},
+                        {"EXE_ACTIVITY.BOUND_ON_STORES", skl, all},
+                        {"IDQ.MS_UOPS", snb, all},
+                        {"IDQ_UOPS_NOT_DELIVERED.CORE", snb, all},
+                        {"IDQ_UOPS_NOT_DELIVERED.CYCLES_0_UOPS_DELIV.CORE", snb, all},
+                        {"INST_RETIRED.ANY", snb, all},
+                        {"INT_MISC.RECOVERY_CYCLES", snb, all},
+                        {"INT_MISC.RECOVERY_CYCLES_ANY", snb, all},
+                        {"MACHINE_CLEARS.COUNT", snb, all},
+                        {"RESOURCE_STALLS.SB", snb, all},
+                        {"RS_EVENTS.EMPTY_CYCLES", snb, all},
+                        {"UOPS_DISPATCHED.THREAD", snb, sandy_bridge_ep},
+                        {"UOPS_EXECUTED.CORE", ivb, all},
+                        {"UOPS_EXECUTED.CYCLES_GE_1_UOP_EXEC", ivb, all},
+                        {"UOPS_EXECUTED.CYCLES_GE_2_UOPS_EXEC", ivb, all},
+                        {"UOPS_EXECUTED.CYCLES_GE_3_UOPS_EXEC", ivb, all},
+                        {"UOPS_ISSUED.ANY", snb, all},
+                        {"UOPS_RETIRED.MACRO_FUSED", skl, all},
+                        {"UOPS_RETIRED.RETIRE_SLOTS", snb, all},
+                        {"DSB2MITE_SWITCHES.PENALTY_CYCLES", snb, all},
+                        {"ILD_STALL.LCP", snb, all},
+                        {"LD_BLOCKS.STORE_FORWARD", snb, all},
+                        {"LD_BLOCKS_PARTIAL.ADDRESS_ALIAS", snb, all},
+                        {"MACHINE_CLEARS.SMC", snb, all},
+                        {"IDQ.MS_SWITCHES", snb, all},
+                        {"IDQ.ALL_DSB_CYCLES_4_UOPS", snb, all},
+                        {"IDQ.ALL_MITE_CYCLES_ANY_UOPS", snb, all},
+                        {"RESOURCE_STALLS.ROB", snb, bdw_ep},
+                        {"RESOURCE_STALLS.RS", snb, bdw_ep}})
+    for (const GenerationDesc* const g : all_generations()) {
+      if (g->generation < n.first || g->generation > n.last) continue;
+      const EventDesc* const e = find_event(*g, n.name);
+      ASSERT_NE(e, nullptr) << g->name << ' ' << n.name;
+      EXPECT_NE(e->counts, Counts::unmodelled) << g->name << ' ' << n.name;
+      ++seen;
+    }
+  EXPECT_GT(seen, 300U);
+}
+
+// SDM 3C table 19-9: the CMASK of CYCLE_ACTIVITY asks for all the bits of its umask, and so for the whole event.
+TEST(Events, CycleActivityAsksForItsWholeUmask) {
+  unsigned seen = 0;
+  for (const GenerationDesc* const g : all_generations())
+    for (const EventDesc& e : g->events) {
+      const bool is_activity = e.code == 0xA3 && e.name.starts_with("CYCLE_ACTIVITY.");
+      EXPECT_EQ(describe(e.counts).pipeline.by_umask, is_activity) << g->name << ' ' << e.name;
+      if (!is_activity) continue;
+      EXPECT_EQ(e.cmask, e.umask) << g->name << ' ' << e.name;
+      ++seen;
+    }
+  EXPECT_GT(seen, 80U);
+}
+
+// SDM 3B 18.17.4: the bus clock, or the core crystal clock.
+TEST(Events, UnhaltedReferenceClocksAreTheBusClockOfTheGeneration) {
+  using enum Generation;
+  unsigned alone = 0, names = 0;
+  for (const GenerationDesc* const g : all_generations()) {
+    const Frequency expected = g->generation < sandy_bridge ? Frequency{.khz = 400'000, .of = 3}
+                               : g->generation < skylake    ? Frequency{.khz = 100'000}
+                               : g->generation == skylake   ? Frequency{.khz = 24'000}
+                                                            : Frequency{.khz = 25'000};
+    EXPECT_EQ(g->bus_clock, expected) << g->name;
+    for (const EventDesc& e : g->events) {
+      if (e.code != 0x3C || e.umask == 0) continue;
+      EXPECT_EQ(e.counts, e.umask == 1 ? Counts::bus_cycles : Counts::bus_cycles_alone) << g->name << ' ' << e.name;
+      alone += e.umask == 2 ? 1 : 0;
+      ++names;
+    }
+  }
+  EXPECT_EQ(alone, 2 * 11U) << "two names from Sandy Bridge on";
+  EXPECT_EQ(names, 5U + 6 * 11U);
 }
 
 }  // namespace

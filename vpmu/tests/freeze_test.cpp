@@ -105,44 +105,6 @@ TEST(Freeze, SoftwareMayFreezeThroughStatusSet) {
   EXPECT_EQ(s.read(msr::MSR_LASTBRANCH_TOS), 2U);
 }
 
-// Rule Z10.
-TEST(Smm, FreezeWhileSmmStopsEverythingUntilRsm) {
-  S s;
-  constexpr std::uint64_t debugctl = 0x40C3;  // FREEZE_WHILE_SMM, BTS, TR, BTF, LBR
-  s.write(msr::IA32_DEBUGCTL, debugctl);
-  s.start(0, instructions, 100);
-  s.pmu.enter_smm();
-  EXPECT_EQ(s.read(msr::IA32_PERF_GLOBAL_CTRL), 0U);
-  EXPECT_EQ(s.read(msr::IA32_DEBUGCTL), 0x4000U);
-  s.run(1, 5);
-  EXPECT_EQ(s.pmc(0), minus(100));
-  s.pmu.leave_smm();
-  EXPECT_EQ(s.read(msr::IA32_PERF_GLOBAL_CTRL), S::all_counters);
-  EXPECT_EQ(s.read(msr::IA32_DEBUGCTL), debugctl);
-}
-
-TEST(Smm, WithoutTheFreezeCountersRunInSmm) {
-  S s;
-  s.start(0, instructions, 100);
-  s.pmu.enter_smm();
-  s.run(1, 5);
-  s.pmu.leave_smm();
-  EXPECT_EQ(s.pmc(0), minus(95));
-}
-
-// SMIs are blocked in SMM; a second entry must not overwrite what RSM restores.
-TEST(Smm, SecondEntryAndStrayExitChangeNothing) {
-  S s;
-  s.write(msr::IA32_DEBUGCTL, 0x4001);
-  s.pmu.leave_smm();
-  EXPECT_EQ(s.read(msr::IA32_DEBUGCTL), 0x4001U);
-  s.pmu.enter_smm();
-  s.pmu.enter_smm();
-  s.pmu.leave_smm();
-  EXPECT_EQ(s.read(msr::IA32_PERF_GLOBAL_CTRL), S::all_counters);
-  EXPECT_EQ(s.read(msr::IA32_DEBUGCTL), 0x4001U);
-}
-
 // Rule Z11. SDM 3B 17.4.2.
 TEST(DebugException, ClearsLbrAndBtfAndKeepsTr) {
   S s;

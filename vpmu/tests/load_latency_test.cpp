@@ -23,7 +23,6 @@ Retirement slow_load(S& s, unsigned k, std::uint16_t latency = 100) {
   r.load.latency = latency;
   return r;
 }
-std::uint64_t both_enables(unsigned i) { return bit(i) | bit(32 + i); }
 
 // Rules L2, L11, L12: both enable bits are needed; without them nothing is counted and nothing recorded.
 TEST(LoadLatency, NeedsBothEnableBits) {
@@ -59,6 +58,16 @@ TEST(LoadLatency, RunsOnEachOfTheFirstFourCounters) {
     ASSERT_EQ(s.records(), 1U) << i;
     EXPECT_EQ(s.record(0)[Slot::latency], 100U);
   }
+}
+
+// SDM 3B 18.8.1.2: "for retired demand load operations".
+TEST(LoadLatency, IgnoresSoftwarePrefetches) {
+  S s;
+  start(s, 3, both_enables(3));
+  Retirement r = slow_load(s, 1);
+  r.kind = InstructionClass::prefetch_t0;
+  s.retire(r);
+  EXPECT_EQ(s.pmc(3), minus(100));
 }
 
 // Rule L3.
@@ -215,6 +224,58 @@ TEST(LoadTagging, OnlyLoadsAdvanceIt) {
     tagged.push_back(with_gaps.pmc(3) != before);
   }
   EXPECT_EQ(tagged, tags(5, 3, 200));
+}
+
+// Rule L6. SDM 3B 18.8.1.2: "the last update of latency and data source information are captured by the assist",
+// whichever counter's it is; tagged loads update them whether or not they are over the threshold.
+TEST(LoadLatency, RecordOfAnotherCounterHasTheLastTaggedLoad) {
+  S s;
+  start(s, 3, both_enables(3));
+  s.start_pebs(0, instructions, 3);
+  Retirement slow = slow_load(s, 1, 200);
+  slow.load.level = HitLevel::l2;
+  s.retire(slow);
+  Retirement fast = slow_load(s, 2, 10);
+  fast.load.stlb_miss = true;
+  s.retire(fast);
+  s.retire(s.plain(3));
+  EXPECT_FALSE(s.pmu.plan().entries[1].latency_over) << "the source must show each load";
+  s.retire(s.store(4));
+  ASSERT_EQ(s.records(), 1U);
+  EXPECT_EQ(s.record(0)[Slot::data_address], S::data_of(2).value());
+  EXPECT_EQ(s.record(0)[Slot::data_source], 0x11U);
+  EXPECT_EQ(s.record(0)[Slot::latency], 10U);
+}
+
+// Rule P23: without the facility nothing applies to such a record, and bulk counting goes on where every record has its
+// own fields.
+TEST(LoadLatency, OtherRecordsHaveNothingWithoutIt) {
+  S s;
+  start(s, 3, both_enables(3));
+  s.start_pebs(0, instructions, 3);
+  s.run(1, 1);
+  s.write(msr::IA32_PEBS_ENABLE, 1);
+  s.run(2, 4);
+  ASSERT_EQ(s.records(), 1U);
+  EXPECT_EQ(s.record(0)[Slot::data_address] | s.record(0)[Slot::latency], 0U);
+  S with_stores;
+  start(with_stores, 3, both_enables(3));
+  with_stores.start_pebs(0, stores, 3);
+  EXPECT_EQ(with_stores.pmu.plan().entries[1].latency_over, 30U);
+}
+
+// The facility's last load is part of the state.
+TEST(LoadLatency, LastTaggedLoadIsSavedAndRestored) {
+  S a, b;
+  start(a, 3, both_enables(3));
+  a.start_pebs(0, instructions, 3);
+  a.retire(slow_load(a, 1, 77));
+  ASSERT_EQ(b.pmu.restore(a.pmu.snapshot()), RestoreStatus::ok);
+  b.set_reset(0, minus(3));
+  for (unsigned k = 2; k <= 4; ++k) b.retire(b.plain(k));
+  ASSERT_EQ(b.records(), 1U);
+  EXPECT_EQ(b.record(0)[Slot::data_address], S::data_of(1).value());
+  EXPECT_EQ(b.record(0)[Slot::latency], 77U);
 }
 
 }  // namespace

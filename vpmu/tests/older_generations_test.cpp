@@ -98,22 +98,21 @@ TEST_P(OlderGeneration, V12FreezeClearsTheEnables) {
   EXPECT_EQ(s.fixed(0), 1U);
 }
 
-Retirement slow_load(S& s, unsigned k) {
+Retirement slow_locked_load(S& s, unsigned k) {
   Retirement r = s.load(k);
   r.load.latency = 100;
   r.load.level = HitLevel::dram;
   r.load.stlb_miss = r.load.locked = true;
   return r;
 }
-std::uint64_t both_enables(unsigned i) { return bit(i) | bit(32 + i); }
 
 /// Records of two slow loads with load latency on PMCi.
 std::uint64_t latency_records(S& s, Select event, unsigned i) {
   s.write(msr::MSR_PEBS_LD_LAT_THRESHOLD, 30);
   s.start(i, event, 1);
   s.write(msr::IA32_PEBS_ENABLE, both_enables(i));
-  s.retire(slow_load(s, 1));
-  s.retire(slow_load(s, 2));
+  s.retire(slow_locked_load(s, 1));
+  s.retire(slow_locked_load(s, 2));
   return s.records();
 }
 

@@ -323,21 +323,5 @@ TEST(PreciseDistribution, ItsInterruptComesWithTheRecord) {
   EXPECT_EQ(s.status(), 0U);
 }
 
-// Rule F14: the debug store is off in SMM, for every way to trigger.
-TEST(PreciseDistribution, WritesNoRecordInSmm) {
-  for (const auto& [counter, form] : {std::pair{1U, precise_distribution}, std::pair{0U, loads}}) {
-    S s;
-    s.start_pebs(counter, form, 3);
-    s.run(1, 2);
-    s.pmu.enter_smm();
-    s.run(3, 5);
-    EXPECT_EQ(s.records(), 0U) << counter;
-    EXPECT_EQ(s.statistics().records_dropped_fault + s.statistics().records_dropped_full, 0U);
-    s.pmu.leave_smm();
-    s.run(6, 6);
-    EXPECT_EQ(s.records(), 1U) << "armed in SMM, recorded after it";
-  }
-}
-
 }  // namespace
 }  // namespace vpmu::test

@@ -7,9 +7,13 @@
 
 #include "recording_env.hpp"
 #include "select.hpp"
+#include "vpmu/bits.hpp"
 #include "vpmu/pmu.hpp"
 
 namespace vpmu::test {
+
+/// IA32_PEBS_ENABLE: records of PMCi, and its loads' latency.
+constexpr std::uint64_t both_enables(unsigned i) { return bit(i) | bit(32 + i); }
 
 /// A PMU with a DS area, Skylake's unless said otherwise, and the instruction stream of the worked vectors: a1, a2, ...
 /// each `mov eax,[rbx]`, two bytes long, with its own data address and loaded value.

@@ -143,7 +143,7 @@ TEST(Plan, InvertedMaskFormsOfEveryCycleAreCycles) {
   };
   for (const Row& row : {Row{cycles_p, Counts::cycles, false},
                          Row{{.event = 0xC0, .umask = 0x01, .cmask = 10, .inv = true}, Counts::cycles, false},
-                         Row{{.event = 0xC2, .umask = 0x02, .cmask = 1, .inv = true}, Counts::uops_retired, true},
+                         Row{{.event = 0xC2, .umask = 0x02, .cmask = 1, .inv = true}, Counts::slots_retired, true},
                          Row{{.event = 0xC0, .cmask = 16}, Counts::instructions, true},
                          Row{{.event = 0xC0, .cmask = 16, .inv = true, .edge = true}, Counts::instructions, true},
                          Row{{.event = 0xC0, .inv = true}, Counts::instructions, false}}) {

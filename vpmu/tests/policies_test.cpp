@@ -2,9 +2,7 @@
 
 #include "pebs_session.hpp"
 
-// Options skid_events and macro_fusion. The others have their tests where their rules are: reload_scope and
-// assist_order in vectors_test.cpp (V-6, V-7), ds_fault in ds_area_test.cpp, load_tag_interval in
-// load_latency_test.cpp.
+// Options skid_events and macro_fusion. That of load_tag_interval is in load_latency_test.cpp.
 
 namespace vpmu::test {
 namespace {
@@ -16,9 +14,6 @@ TEST(Policies, DefaultsAreTheDocumentedOnes) {
   const PmuPolicies p;
   EXPECT_EQ(p.skid_events, 0U);
   EXPECT_FALSE(p.macro_fusion);
-  EXPECT_EQ(p.reload_scope, ReloadScope::overflowed);
-  EXPECT_EQ(p.assist_order, AssistOrder::same_boundary);
-  EXPECT_EQ(p.ds_fault, DsFaultPolicy::drop);
   EXPECT_EQ(p.load_tag_interval, 1U);
 }
 

@@ -14,7 +14,7 @@ namespace vpmu::test {
 
 /// One access or request of the PMU.
 struct Access {
-  enum class Kind : std::uint8_t { read, write, probe_read, probe_write, tsc, pmi, page_fault };
+  enum class Kind : std::uint8_t { read, write, probe_read, probe_write, tsc, pmi };
   Kind kind{};
   GuestLinear at;
   std::uint64_t size{};
@@ -38,7 +38,6 @@ class RecordingEnv final : public GuestEnv {
   std::vector<Access> log;
   std::uint64_t tsc_now{0x7000};
   unsigned pmis{};
-  std::vector<AccessFault> page_faults;
 
   void map(GuestLinear at, std::uint64_t bytes, Mapping mapping = Mapping::read_write) {
     const std::uint64_t span = page_offset(at) + bytes;
@@ -85,10 +84,6 @@ class RecordingEnv final : public GuestEnv {
   void request_pmi() override {
     log.push_back({Access::Kind::pmi, {}, 0});
     ++pmis;
-  }
-  void inject_page_fault(const AccessFault& fault) override {
-    log.push_back({Access::Kind::page_fault, fault.address, 0});
-    page_faults.push_back(fault);
   }
 
  private:

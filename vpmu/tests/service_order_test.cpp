@@ -15,8 +15,8 @@ CounterSet set_of(std::initializer_list<CounterId> counters) {
   for (const CounterId c : counters) set.add(c);
   return set;
 }
-std::vector<Step> steps(const Simultaneous& due, AssistOrder order = AssistOrder::same_boundary) {
-  const ServiceOrder result = service_order(due, order);
+std::vector<Step> steps(const Simultaneous& due) {
+  const ServiceOrder result = service_order(due);
   return {result.active().begin(), result.active().end()};
 }
 constexpr CounterId pmc(unsigned i) { return CounterId::gp(i); }
@@ -42,17 +42,6 @@ TEST(ServiceOrder, OverflowPmiOfPmc1ComesBeforeTheAssistOfPmc2) {
 TEST(ServiceOrder, OneAssistServesAllTriggersAtThePlaceOfTheLowest) {
   const std::vector<Step> expected{{pmi, pmc(0)}, {assist, pmc(1)}, {pmi, pmc(2)}};
   EXPECT_EQ(steps({.overflow_pmi = set_of({pmc(0), pmc(2)}), .triggered = set_of({pmc(1), pmc(3)})}), expected);
-}
-
-// Rule Q8, option strict_defer: only an assist after an interrupt waits.
-TEST(ServiceOrder, StrictDeferPutsOffOnlyTheAssistBehindAPmi) {
-  const Simultaneous behind{.overflow_pmi = set_of({pmc(1)}), .triggered = set_of({pmc(2), pmc(3)})};
-  EXPECT_EQ(steps(behind, AssistOrder::strict_defer), (std::vector<Step>{{pmi, pmc(1)}}));
-  EXPECT_EQ(service_order(behind, AssistOrder::strict_defer).deferred, behind.triggered);
-
-  const Simultaneous before{.overflow_pmi = set_of({pmc(1)}), .triggered = set_of({pmc(0), pmc(3)})};
-  EXPECT_EQ(steps(before, AssistOrder::strict_defer), (std::vector<Step>{{assist, pmc(0)}, {pmi, pmc(1)}}));
-  EXPECT_TRUE(service_order(before, AssistOrder::strict_defer).deferred.empty());
 }
 
 // Rule Q3.
@@ -101,7 +90,86 @@ TEST(Interrupts, OverflowPmiOfAPebsCounterComesEvenIfTheRecordIsDropped) {
   s.run(1, 4);
   EXPECT_EQ(s.statistics().records_dropped_full, 1U);
   EXPECT_EQ(s.env.pmis, 1U);
+  EXPECT_EQ(s.status(), 1U | ovf_buffer);
+}
+
+// Rule Q5a: the event does not come again, and the interrupt comes without a record.
+TEST(Interrupts, OverflowPmiOfAPebsCounterDoesNotWaitForEver) {
+  S s;
+  s.start_pebs(0, with_interrupt(loads), 3);
+  s.run(1, 3);
+  for (unsigned k = 4; k < 104; ++k) s.retire(s.plain(k));
+  EXPECT_EQ(s.env.pmis, 0U) << "first the assist";
+  for (unsigned k = 104; k < 1004; ++k) s.retire(s.plain(k));
+  EXPECT_EQ(s.env.pmis, 1U);
   EXPECT_EQ(s.status(), 1U);
+  EXPECT_EQ(s.records(), 0U);
+  s.run(1004, 1004);
+  EXPECT_EQ(s.records(), 1U) << "still armed";
+  EXPECT_EQ(s.env.pmis, 1U) << "once per overflow";
+}
+
+// Rule Q5a: the same when the counter cannot trigger any more.
+TEST(Interrupts, OverflowPmiOfAPebsCounterComesWhenItStops) {
+  using Stop = void (*)(S&);
+  for (const Stop stop :
+       {Stop{[](S& s) { s.write(msr::IA32_PERF_GLOBAL_CTRL, 0); }},
+        Stop{[](S& s) { s.write(msr::IA32_PERFEVTSEL0, 0); }}, Stop{[](S& s) { s.write(msr::IA32_PMC0, 0); }},
+        Stop{[](S& s) { s.write(msr::IA32_PEBS_ENABLE, 0); }}}) {
+    S s;
+    s.start_pebs(0, with_interrupt(loads), 3);
+    s.run(1, 3);
+    s.pmu.settle({}, s.env);
+    EXPECT_EQ(s.env.pmis, 0U);
+    stop(s);
+    s.pmu.settle({}, s.env);
+    EXPECT_EQ(s.env.pmis, 1U);
+    s.pmu.settle({}, s.env);
+    EXPECT_EQ(s.env.pmis, 1U);
+  }
+}
+
+// Rule Q5a: a processor that halts retires nothing, and only an interrupt wakes it.
+TEST(Interrupts, OverflowPmiOfAPebsCounterComesWhenTheProcessorHalts) {
+  S s;
+  s.pmu.halt(s.env);
+  s.start_pebs(0, with_interrupt(loads), 3);
+  s.run(1, 2);
+  s.pmu.halt(s.env);
+  EXPECT_EQ(s.env.pmis, 0U) << "nothing waits";
+  s.run(3, 3);
+  EXPECT_TRUE(s.pmu.pmi_waits());
+  s.pmu.halt(s.env);
+  EXPECT_EQ(s.env.pmis, 1U);
+  EXPECT_FALSE(s.pmu.pmi_waits());
+  EXPECT_EQ(s.status(), 1U);
+  s.pmu.halt(s.env);
+  s.run(4, 4);
+  EXPECT_EQ(s.records(), 1U) << "still armed";
+  EXPECT_EQ(s.env.pmis, 1U) << "once per overflow";
+}
+
+TEST(Interrupts, WaitOfAPmiIsSavedAndRestored) {
+  S a, b;
+  a.start_pebs(0, with_interrupt(loads), 3);
+  a.run(1, 3);
+  for (unsigned k = 4; k < 404; ++k) a.retire(a.plain(k));
+  ASSERT_EQ(b.pmu.restore(a.pmu.snapshot()), RestoreStatus::ok);
+  for (unsigned k = 404; k < 604; ++k) {
+    a.retire(a.plain(k));
+    b.retire(b.plain(k));
+    ASSERT_EQ(a.env.pmis, b.env.pmis) << k;
+  }
+  EXPECT_EQ(b.env.pmis, 1U);
+}
+
+TEST(Interrupts, InitForgetsAPmiThatWaits) {
+  S s;
+  s.start_pebs(0, with_interrupt(loads), 3);
+  s.run(1, 3);
+  s.pmu.init();
+  s.pmu.settle({}, s.env);
+  EXPECT_EQ(s.env.pmis, 0U);
 }
 
 // Rules P12, Q5: a counter served by another's assist gets its waiting interrupt with it.

@@ -258,5 +258,57 @@ TEST(Uncore, AllItsRegistersAreTrappedAndNoneIsTheCoresToo) {
   }
 }
 
+/// Of slice 1: ten reads that hit, of them four of lines that another core has changed; three that miss; two writes
+/// that miss.
+LlcCounts some_traffic() {
+  LlcCounts all;
+  auto& cells = all.slices[1];
+  cells[offcore_cell(OffcoreRequest::demand_data_read, OffcoreSupplier::l3)] = 5;
+  cells[offcore_cell(OffcoreRequest::demand_code_read, OffcoreSupplier::l3)] = 1;
+  cells[offcore_cell(OffcoreRequest::demand_data_read, OffcoreSupplier::l3_modified)] = 4;
+  cells[offcore_cell(OffcoreRequest::demand_data_read, OffcoreSupplier::local_dram)] = 3;
+  cells[offcore_cell(OffcoreRequest::demand_rfo, OffcoreSupplier::local_dram)] = 2;
+  return all;
+}
+
+// SDM 3C table 19-17 (uncore events of the clients' last level cache).
+TEST(UncoreCachesOf, AClientCountItsLookUpsAndMisses) {
+  struct Row {
+    std::uint64_t event, counted;
+  };
+  for (const Generation g : {Generation::sandy_bridge, Generation::haswell, Generation::skylake})
+    for (const Row& row : {Row{0x8F34, 15}, Row{0x8834, 5}, Row{0x8634, 10}, Row{0x1834, 3}, Row{0x2834, 2},
+                           Row{0x1F34, 13}, Row{0x8134, 0}, Row{0x4822, 4}, Row{0x4422, 0}}) {
+      Uncore u = uncore_of(g);
+      write(u, 0x710, row.event | bit(22));
+      EXPECT_FALSE(u.wants_caches()) << "the global enable is off";
+      write(u, describe(g).uncore->clock.global_ctrl.value(), bit(29));
+      EXPECT_TRUE(u.wants_caches());
+      write(u, 0x700, 0x8F34 | bit(22));
+      write(u, 0x3B2, 0x0181 | bit(22));
+      write(u, 0x3B3, 0x0281 | bit(22));
+      write(u, 0x717, low_bits(44));
+      write(u, 0x711, 0x8834 | bit(22));
+      u.count(some_traffic());
+      EXPECT_EQ(read(u, 0x716), row.counted) << std::hex << row.event;
+      EXPECT_EQ(read(u, 0x717), 4U) << "wraps around";
+      EXPECT_EQ(read(u, 0x706), 0U) << "another slice";
+      EXPECT_EQ(read(u, 0x3B0), 5U) << "all requests to memory";
+      EXPECT_EQ(read(u, 0x3B1), 3U) << "reads of data";
+      EXPECT_EQ(u.unserved_selects(), 0U);
+      write(u, 0x710, row.event);
+      u.count(some_traffic());
+      EXPECT_EQ(read(u, 0x716), row.counted) << "not enabled";
+    }
+}
+
+TEST(UncoreCachesOf, AServerAreNotCounted) {
+  for (const Generation g : {Generation::nehalem, Generation::haswell_ep, Generation::skylake_sp}) {
+    Uncore u = uncore_of(g);
+    EXPECT_FALSE(u.wants_caches());
+    u.count(some_traffic());
+  }
+}
+
 }  // namespace
 }  // namespace vpmu::test

@@ -9,14 +9,6 @@ BranchPredictor::BranchPredictor(const BranchShapes& shapes)
       counters_(history_mask_ + 1, Gshare::weakly_taken),
       targets_(shapes.targets.entries()) {}
 
-void BranchPredictor::clear() {
-  history_ = 0;
-  std::ranges::fill(counters_, Gshare::weakly_taken);
-  std::ranges::fill(targets_, Target{});
-  returns_.fill(0);
-  top_ = depth_ = 0;
-}
-
 void BranchPredictor::visit_state(const StateVisitor& visit) {
   visit(state_bytes(history_));
   visit(state_bytes(counters_));
@@ -25,8 +17,8 @@ void BranchPredictor::visit_state(const StateVisitor& visit) {
   visit(state_bytes(top_));
   visit(state_bytes(depth_));
   history_ &= history_mask_;
-  constexpr std::uint8_t most = 3;
-  for (std::uint8_t& counter : counters_) counter = std::min(counter, most);
+  constexpr std::uint8_t max = 3;
+  for (std::uint8_t& counter : counters_) counter = std::min(counter, max);
   top_ = std::min<unsigned>(top_, shapes_.return_stack - 1);
   depth_ = std::min<unsigned>(depth_, shapes_.return_stack);
 }
@@ -41,7 +33,7 @@ bool BranchPredictor::indirect(std::uint64_t at, std::uint64_t to) {
 
 bool BranchPredictor::retire(const Branch& branch) {
   return branch.kind == BranchKind::conditional ? conditional(branch.at, branch.taken)
-                                                : unconditional(branch.at, branch.behind, branch.to, branch.kind);
+                                                : unconditional(branch.at, branch.fall_through, branch.to, branch.kind);
 }
 
 }  // namespace vpmu::uarch

@@ -12,9 +12,9 @@ namespace vpmu::uarch {
 
 /// A branch that has retired.
 struct Branch {
-  std::uint64_t at{};      ///< Its address,
-  std::uint64_t behind{};  ///< that of the next instruction, where a call returns to,
-  std::uint64_t to{};      ///< and where it went.
+  std::uint64_t at{};            ///< Its address.
+  std::uint64_t fall_through{};  ///< The address of the next instruction, where a call returns to.
+  std::uint64_t to{};            ///< Where it went.
   BranchKind kind{};
   bool taken{};
 };
@@ -84,8 +84,8 @@ class BranchPredictor {
     return mispredicted;
   }
   /// The same for a call, a return or a jump, which are always taken.
-  bool unconditional(std::uint64_t at, std::uint64_t behind, std::uint64_t to, BranchKind kind) {
-    if (is_near_call(kind)) push_return(behind);
+  bool unconditional(std::uint64_t at, std::uint64_t fall_through, std::uint64_t to, BranchKind kind) {
+    if (is_near_call(kind)) push_return(fall_through);
     if (kind == BranchKind::near_ret) return return_from(at, to);
     if (kind == BranchKind::near_ind_call || kind == BranchKind::near_ind_jmp) return indirect(at, to);
     return kind == BranchKind::far;
@@ -93,12 +93,11 @@ class BranchPredictor {
   /// For many conditional branches in a row: no other branch may be predicted in between.
   Gshare begin_conditional() { return {counters_.data(), history_mask_, history_}; }
   void end_conditional(const Gshare& gshare) { history_ = gshare.history & history_mask_; }
-  void clear();
   /// What it has learnt. Any bytes are accepted: it then predicts something.
   void visit_state(const StateVisitor& visit);
 
  private:
-  static constexpr unsigned most_returns = 32;
+  static constexpr unsigned max_returns = 32;
   bool indirect(std::uint64_t at, std::uint64_t to);
   void push_return(std::uint64_t to) {
     returns_[top_] = to;
@@ -122,7 +121,7 @@ class BranchPredictor {
   std::uint64_t history_{};
   std::vector<std::uint8_t> counters_;
   std::vector<Target> targets_;
-  std::array<std::uint64_t, most_returns> returns_{};
+  std::array<std::uint64_t, max_returns> returns_{};
   unsigned top_{};    ///< Where the next return address goes.
   unsigned depth_{};  ///< Number of valid return addresses.
 };

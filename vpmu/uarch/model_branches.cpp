@@ -7,11 +7,17 @@
 /// How the model predicts branches, and which of them it keeps for the LBR and BTS.
 namespace vpmu::uarch {
 
-void ProcessorModel::branched(const exec::SeenBranch& b) {
-  mispredicted_ = predictor_.retire({.at = b.at, .behind = b.behind, .to = b.to, .kind = b.kind, .taken = b.taken});
+void ProcessorModel::branched(const SeenBranch& b) {
+  mispredicted_ =
+      predictor_.retire({.at = b.at, .fall_through = b.fall_through, .to = b.to, .kind = b.kind, .taken = b.taken});
   count_branch(b.kind, b.taken, mispredicted_);
-  if (mispredicted_) hierarchy_.advance(hierarchy_.profile().branches.mispredict_penalty);
-  if (b.taken) keep(b, b.to, b.now, mispredicted_);
+  if (clock_ != nullptr) {
+    clock_->retire_to(b.now);
+    expect_after(b, mispredicted_);
+  } else if (mispredicted_) {
+    hierarchy_.advance(hierarchy_.profile().branches.mispredict_penalty);
+  }
+  if (b.taken) keep(b, b.to, clock_ != nullptr ? clock_->at_part() : b.now, mispredicted_);
 }
 
 void ProcessorModel::count_branch(BranchKind kind, bool taken, bool mispredicted) {
@@ -20,7 +26,7 @@ void ProcessorModel::count_branch(BranchKind kind, bool taken, bool mispredicted
 
 void ProcessorModel::keep_branches(unsigned cpl, const LbrFilter& filter, std::uint64_t now) {
   kept_count_ = 0;
-  kept_mask_ = (filter.call_stack ? most_of_call_stack : most_of_ring) - 1;
+  kept_mask_ = (filter.call_stack ? max_of_call_stack : max_of_ring) - 1;
   kept_from_ = now;
   filter_ = filter;
   keeping_kinds_ = filter.kinds[cpl == 0 ? 0 : 1] & 0xFE;  // BranchKind::none is no branch
@@ -46,7 +52,7 @@ BranchRun ProcessorModel::kept_branches(std::uint64_t now) {
 
 // The engine runs no far branches, so the privilege level stays. Written field by field: to copy a struct that was just
 // put together of these fields would stall the host.
-inline void ProcessorModel::put_kept(std::uint64_t n, const exec::SeenBranch& b, std::uint64_t to, std::uint64_t now,
+inline void ProcessorModel::put_kept(std::uint64_t n, const SeenBranch& b, std::uint64_t to, std::uint64_t now,
                                      bool mispredicted) {
   PassedBranch& kept = kept_[n & kept_mask_];
   kept.branch.from = GuestLinear{b.at};
@@ -56,18 +62,18 @@ inline void ProcessorModel::put_kept(std::uint64_t n, const exec::SeenBranch& b,
   kept.branch.what.taken = true;
   kept.branch.what.mispredicted = mispredicted;
   kept.branch.what.target_cpl = keeping_cpl_;
-  kept.branch.what.to_next = to == b.behind;
+  kept.branch.what.to_next = to == b.fall_through;
   kept.cycles = now;
 }
 
-void ProcessorModel::keep(const exec::SeenBranch& b, std::uint64_t to, std::uint64_t now, bool mispredicted) {
+void ProcessorModel::keep(const SeenBranch& b, std::uint64_t to, std::uint64_t now, bool mispredicted) {
   if ((keeping_kinds_ >> static_cast<unsigned>(b.kind) & 1) == 0) return;
   put_kept(kept_count_++, b, to, now, mispredicted);
 }
 
 /// Whether it was mispredicted.
-bool ProcessorModel::retire_unconditional(const exec::SeenBranch& b, std::uint64_t to) {
-  const bool mispredicted = predictor_.unconditional(b.at, b.behind, to, b.kind);
+bool ProcessorModel::retire_unconditional(const SeenBranch& b, std::uint64_t to) {
+  const bool mispredicted = predictor_.unconditional(b.at, b.fall_through, to, b.kind);
   count_branch(b.kind, true, mispredicted);
   return mispredicted;
 }
@@ -76,8 +82,8 @@ bool ProcessorModel::retire_unconditional(const exec::SeenBranch& b, std::uint64
 // and kept are numbers here. The loop's variables are local, so that its stores do not force the compiler to reload
 // them.
 template <bool NotesMissed>
-ProcessorModel::Predicted ProcessorModel::predict(const exec::SeenBlocks& all) {
-  static_assert(exec::SeenBlocks::most < 1U << Gshare::sum_bits);
+ProcessorModel::Predicted ProcessorModel::predict(const SeenBlocks& all) {
+  static_assert(SeenBlocks::max < 1U << Gshare::sum_bits);
   Gshare::Outcome outcomes = 0;
   std::uint64_t others = 0, others_missed = 0;  // than conditional ones
   Gshare gshare = predictor_.begin_conditional();
@@ -86,11 +92,11 @@ ProcessorModel::Predicted ProcessorModel::predict(const exec::SeenBlocks& all) {
   Note* note = notes_.data();
   std::uint8_t* missed = missed_.data();
   Note here = 0;  // the note of a rightly predicted branch before this block
-  const exec::SeenBranch* branch = &all.branch;
-  for (const exec::SeenBlock* const block : all.blocks) {
+  const SeenBranch* branch = &all.branch;
+  for (const SeenBlock* const block : all.blocks) {
     unsigned mispredicted = 0;
     if (branch->kind == BranchKind::conditional) [[likely]] {
-      const unsigned taken = block->rip != branch->behind ? 1 : 0;
+      const unsigned taken = block->rip != branch->fall_through ? 1 : 0;
       const Gshare::Outcome outcome = gshare.retire(branch->at, taken);
       outcomes += outcome;
       mispredicted = Gshare::mispredicted(outcome);
@@ -111,15 +117,16 @@ ProcessorModel::Predicted ProcessorModel::predict(const exec::SeenBlocks& all) {
   }
   predictor_.end_conditional(gshare);
   count_conditional(outcomes, all.blocks.size() - others);
-  keep_noted(all, std::span{notes_.data(), note});
   return {.instructions = passed_before(here),
-          .missed = Gshare::sum(outcomes, Gshare::mispredicted_sum_at) + others_missed};
+          .missed = Gshare::sum(outcomes, Gshare::mispredicted_sum_at) + others_missed,
+          .notes = std::span{notes_.data(), note}};
 }
 
-void ProcessorModel::predict_before(const exec::SeenBlocks& all) { (void)predict<true>(all); }
+ProcessorModel::Predicted ProcessorModel::predict_before(const SeenBlocks& all) { return predict<true>(all); }
 
-void ProcessorModel::saw_branches(exec::SeenBlocks& all) {
+void ProcessorModel::saw_branches(SeenBlocks& all) {
   const Predicted p = predict<false>(all);
+  keep_noted(all, p.notes);
   hierarchy_.advance(p.missed * hierarchy_.profile().branches.mispredict_penalty);
   all.now += p.instructions;
   all.line = all.blocks.back()->lines.back().linear;
@@ -137,15 +144,17 @@ void ProcessorModel::count_conditional(Gshare::Outcome outcomes, std::uint64_t c
   of[branch_end(false, false)] += count - taken - (mispredicted - both);
 }
 
-void ProcessorModel::keep_noted(const exec::SeenBlocks& all, std::span<const Note> notes) {
+/// With a clock, when times_ are known; without one, before SeenBlocks::now changes.
+void ProcessorModel::keep_noted(const SeenBlocks& all, std::span<const Note> notes) {
   // Those that kept_branches() may return, and the one before them, for its time.
   const std::size_t wanted =
       filter_.call_stack ? notes.size() : std::min<std::size_t>(notes.size(), filter_.depth + 1U);
   kept_count_ += notes.size() - wanted;
   for (const Note note : notes.last(wanted)) {
     const std::size_t n = place_in(note);
-    const exec::SeenBranch& b = n == 0 ? all.branch : all.blocks[n - 1]->branch;
-    put_kept(kept_count_++, b, all.blocks[n]->rip, all.now + passed_before(note), note % 2 != 0);
+    const SeenBranch& b = n == 0 ? all.branch : all.blocks[n - 1]->branch;
+    put_kept(kept_count_++, b, all.blocks[n]->rip, clock_ != nullptr ? times_[n] : all.now + passed_before(note),
+             note % 2 != 0);
   }
 }
 

@@ -8,23 +8,13 @@ namespace {
 
 bool counts_mispredictions(Counts counts) { return describe(counts).told_by == ToldBy::prediction; }
 
-/// The TlbResults of such a miss, a bit each.
-unsigned results(TlbMiss miss) {
-  constexpr auto bit = [](TlbResult result) { return 1U << static_cast<unsigned>(result); };
-  switch (miss) {
-    case TlbMiss::any: return ~0U;
-    case TlbMiss::first: return bit(TlbResult::stlb_hit) | bit(TlbResult::walk);
-    case TlbMiss::both: return bit(TlbResult::walk);
-  }
-  return 0;
-}
-
 /// Whether the entry needs caches and TLBs. A record of a store says whether it hit the L1 (rule S3).
 bool needs_memory(const PlanEntry& e) {
-  const bool stores =
-      e.counts == Counts::stores || e.counts == Counts::split_stores || e.counts == Counts::uops_retired;
-  const bool fetches = describe(e.counts).told_by == ToldBy::fetch;
-  return fetches || (e.precise && stores) || (ProcessorModel::tells(e.counts) && !counts_mispredictions(e.counts));
+  return std::ranges::any_of(e.what(), [&e](Counts counts) {
+    const bool stores = describe(counts).accesses.stores || is_any_retired_uop(counts);
+    const bool fetches = describe(counts).told_by == ToldBy::fetch;
+    return fetches || (e.precise && stores) || (ProcessorModel::tells(counts) && !counts_mispredictions(counts));
+  });
 }
 
 }  // namespace
@@ -41,42 +31,68 @@ bool ProcessorModel::has(Counts counts) {
   return tells(counts) || (desc.tally == Tally::none && !kinds.empty() && !kinds.has(BranchKind::far));
 }
 
+bool ProcessorModel::has(const PlanEntry& entry) {
+  return std::ranges::all_of(entry.what(), [](Counts counts) { return has(counts); });
+}
+
 // A record of the branch stack says whether the branch was mispredicted.
 bool ProcessorModel::is_wanted(const CountPlan& plan) {
-  return plan.branches_wanted ||
-         std::ranges::any_of(plan.active(), [](const PlanEntry& e) { return needs_memory(e) || has(e.counts); });
+  return plan.branches_wanted || plan.caches_wanted ||
+         std::ranges::any_of(plan.active(), [](const PlanEntry& e) { return needs_memory(e) || has(e); });
 }
 
 void ProcessorModel::follow(const CountPlan& plan) {
-  sees_memory_ = std::ranges::any_of(plan.active(), needs_memory);
+  sees_memory_ = clock_ != nullptr || plan.caches_wanted || std::ranges::any_of(plan.active(), needs_memory);
   for (const PlanEntry& e : plan.active())
     if (e.latency_over) latency_over_ = *e.latency_over;
 }
 
-std::uint64_t Outcomes::with(unsigned levels, unsigned tlbs) const {
+std::uint64_t ProcessorModel::count_alone(Counts counts) const {
+  if (counts == Counts::l1d_fills) return hierarchy_.l1d_fills(thread_);
+  if (counts == Counts::itlb_any_misses) return count_alone(Counts::itlb_stlb_hits) + count_alone(Counts::itlb_walks);
+  if (counts == Counts::l1i_reads) return count_alone(Counts::l1i_hits) + count_alone(Counts::l1i_misses);
+  return counts_[static_cast<unsigned>(counts)];
+}
+
+// What several kinds count is counted once.
+std::uint64_t ProcessorModel::count_union(std::span<const Counts> kinds) const {
   std::uint64_t n = 0;
-  for (unsigned tlb = 0; tlb < of_.size(); ++tlb)
-    for (unsigned level = 0; level < hit_level_count; ++level)
-      if ((tlbs >> tlb & 1) != 0 && (levels >> level & 1) != 0) n += of_[tlb][level];
+  for (const Counts kind : kinds) n += count_alone(kind);
+  const auto any_access = [kinds](bool AccessPattern::* which, HitLevel level, TlbResult tlb, PageSize page) {
+    return std::ranges::any_of(kinds, [&](Counts kind) {
+      const AccessPattern& of = describe(kind).accesses;
+      return of.*which && (of.levels >> static_cast<unsigned>(level) & 1) != 0 &&
+             (of.pages >> static_cast<unsigned>(page) & 1) != 0 &&
+             is_counted(of.tlb, tlb != TlbResult::hit, tlb == TlbResult::walk);
+    });
+  };
+  const bool accesses = std::ranges::any_of(
+      kinds, [](Counts kind) { return describe(kind).accesses.loads || describe(kind).accesses.stores; });
+  for (const TlbResult tlb : {TlbResult::hit, TlbResult::stlb_hit, TlbResult::walk})
+    for (const PageSize page : {PageSize::small, PageSize::large, PageSize::huge})
+      for (unsigned l = 0; accesses && l < hit_level_count; ++l) {
+        const auto level = static_cast<HitLevel>(l);
+        if (any_access(&AccessPattern::loads, level, tlb, page)) n += loads_.of(level, tlb, page);
+        if (any_access(&AccessPattern::stores, level, tlb, page)) n += stores_.of(level, tlb, page);
+      }
+  const bool branches = std::ranges::any_of(kinds, [](Counts kind) { return !describe(kind).branches.kinds.empty(); });
+  for (unsigned kind = 0; branches && kind < branches_.size(); ++kind)
+    for (const bool taken : {false, true})
+      for (const bool mispredicted : {false, true}) {
+        const BranchOutcome branch{.kind = static_cast<BranchKind>(kind), .taken = taken, .mispredicted = mispredicted};
+        if (std::ranges::any_of(kinds, [&branch](Counts c) { return describe(c).branches.matches(branch); }))
+          n += branches_[kind][branch_end(taken, mispredicted)];
+      }
   return n;
 }
 
+std::uint64_t ProcessorModel::count(const PlanEntry& entry) const {
+  if (is_offcore(entry.counts)) return offcore_sum(hierarchy_.offcore(thread_), entry.offcore);
+  return has(entry) ? count_union(entry.what()) : 0;
+}
+
 std::uint64_t ProcessorModel::count(Counts counts) const {
-  if (!has(counts)) return 0;
-  if (counts == Counts::l1d_fills) return hierarchy_.l1d_fills();
-  const CountsDesc& desc = describe(counts);
-  const AccessPattern& of = desc.accesses;
-  std::uint64_t n = counts_[static_cast<unsigned>(counts)];
-  if (of.loads) n += loads_.with(of.levels, results(of.tlb));
-  if (of.stores) n += stores_.with(of.levels, results(of.tlb));
-  if (desc.branches.kinds.empty()) return n;
-  for (unsigned kind = 0; kind < branches_.size(); ++kind)
-    for (const bool taken : {false, true})
-      for (const bool mispredicted : {false, true})
-        if (desc.branches.matches(
-                {.kind = static_cast<BranchKind>(kind), .taken = taken, .mispredicted = mispredicted}))
-          n += branches_[kind][branch_end(taken, mispredicted)];
-  return n;
+  return has(counts) ? count_union(std::span{&counts, 1}) : 0;
 }
 
 }  // namespace vpmu::uarch

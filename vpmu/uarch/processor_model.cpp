@@ -13,8 +13,10 @@ void fill_in(MemAccess& access, const std::optional<DataResult>& seen) {
   if (!seen) return;
   access.level = seen->level;
   access.latency = seen->latency;
+  access.met_prefetch = seen->met_prefetch;
   access.dtlb_miss = seen->tlb != TlbResult::hit;
   access.stlb_miss = seen->tlb == TlbResult::walk;
+  access.page = seen->page;
 }
 
 /// Joins both halves of an access across pages: the slower one decides.
@@ -30,8 +32,8 @@ void ProcessorModel::begin_instruction() {
   last_load_.reset();
   last_store_.reset();
   frontend_ = {};
-  offcore_before_ = hierarchy_.offcore();
-  l1d_fills_before_ = hierarchy_.l1d_fills();
+  offcore_before_ = hierarchy_.offcore(thread_);
+  l1d_fills_before_ = hierarchy_.l1d_fills(thread_);
   mispredicted_ = false;
   telling_ = true;
 }
@@ -43,19 +45,19 @@ void ProcessorModel::complete(Retirement& r) {
   if (r.branch.kind != BranchKind::none) r.branch.mispredicted = mispredicted_;
   r.frontend = frontend_;
   for (unsigned cell = 0; cell < offcore_cell_count; ++cell)
-    r.offcore[cell] =
-        static_cast<std::uint16_t>(std::min<std::uint64_t>(hierarchy_.offcore()[cell] - offcore_before_[cell], 0xFFFF));
-  r.l1d_fills = static_cast<std::uint16_t>(std::min<std::uint64_t>(hierarchy_.l1d_fills() - l1d_fills_before_, 0xFFFF));
+    r.offcore[cell] = static_cast<std::uint16_t>(
+        std::min<std::uint64_t>(hierarchy_.offcore(thread_)[cell] - offcore_before_[cell], 0xFFFF));
+  r.l1d_fills =
+      static_cast<std::uint16_t>(std::min<std::uint64_t>(hierarchy_.l1d_fills(thread_) - l1d_fills_before_, 0xFFFF));
 }
 
 namespace {
 
-/// Cycles in which the queue of decoded instructions gets nothing: while a line that is not in the L1I is fetched,
-/// while its address is translated, and while the legacy decoders take over from the decoded micro-op cache. The queue
-/// is taken to be empty by then, so that all of these cycles are a bubble.
-std::uint16_t bubble_of(const FetchResult& f, const Latencies& latency) {
-  constexpr unsigned switch_to_decoders = 2;
-  unsigned cycles = f.decoded ? 0 : switch_to_decoders;
+/// Cycles in which the queue of decoded instructions gets nothing: while a line that is not in the L1I is fetched, and
+/// while its address is translated; and for bubble_of(), while the legacy decoders take over from the decoded micro-op
+/// cache. The queue is taken to be empty by then, so that all of these cycles are a bubble.
+std::uint16_t wait_of(const FetchResult& f, const Latencies& latency) {
+  unsigned cycles = 0;
   if (f.level == HitLevel::l2) cycles += latency.l2;
   if (is_l3_hit(f.level)) cycles += latency.l3;
   if (f.level == HitLevel::dram) cycles += latency.dram;
@@ -63,12 +65,23 @@ std::uint16_t bubble_of(const FetchResult& f, const Latencies& latency) {
   if (f.tlb == TlbResult::walk) cycles += latency.walk;
   return static_cast<std::uint16_t>(cycles);
 }
+std::uint16_t bubble_of(const FetchResult& f, const Latencies& latency) {
+  return static_cast<std::uint16_t>(wait_of(f, latency) + (f.decoded ? 0 : switch_to_decoders));
+}
 
 }  // namespace
 
-void ProcessorModel::fetched(const exec::SeenCode& code) {
+void ProcessorModel::fetched(const SeenCode& code) {
   if (!sees_memory_) return;
-  const auto result = hierarchy_.fetch(code.linear, code.physical, page_size_of(code.page_bytes));
+  if (clock_ == nullptr) (void)fetch(code);  // else the clock says when: see arrive()
+}
+
+/// Returns for how many cycles the code must be waited for.
+std::uint16_t ProcessorModel::fetch(const SeenCode& code) {
+  const PageSize page = page_size_of(code.page_bytes);
+  const auto result = hierarchy_.fetch(code.linear, code.physical, page);
+  front_.line = code.linear;
+  front_.is_decoded = result.decoded ? 1 : 0;
   frontend_.dsb_miss |= !result.decoded;
   frontend_.l1i_miss |= result.level != HitLevel::l1;
   frontend_.l2_miss |= is_below_l2(result.level);
@@ -83,52 +96,124 @@ void ProcessorModel::fetched(const exec::SeenCode& code) {
   if (result.level != HitLevel::l1) {
     add(Counts::l1i_misses);
     ++frontend_.l1i_misses;
+  } else if (!result.decoded) {
+    add(Counts::l1i_hits);
+    ++frontend_.l1i_hits;
   }
   if (result.tlb == TlbResult::stlb_hit) {
     add(Counts::itlb_stlb_hits);
     ++frontend_.itlb_stlb_hits;
+    add(page == PageSize::small ? Counts::itlb_stlb_hits_small : Counts::itlb_stlb_hits_large);
+    if (page != PageSize::small) ++frontend_.itlb_large_stlb_hits;
   }
   if (result.tlb == TlbResult::walk) {
     add(Counts::itlb_walks);
     ++frontend_.itlb_walks;
+    add(page == PageSize::small   ? Counts::itlb_walks_small
+        : page == PageSize::large ? Counts::itlb_walks_large
+                                  : Counts::itlb_walks_huge);
+    if (page == PageSize::large) ++frontend_.itlb_large_walks;
+    if (page == PageSize::huge) ++frontend_.itlb_huge_walks;
   }
   frontend_.itlb_miss |= result.tlb != TlbResult::hit;
   frontend_.stlb_miss |= result.tlb == TlbResult::walk;
   // For an instruction in two lines, the longer bubble.
   frontend_.bubble_cycles = std::max(frontend_.bubble_cycles, bubble_of(result, hierarchy_.profile().latency));
   frontend_.bubble_slots = frontend_.bubble_cycles != 0 ? all_slots : std::uint8_t{0};
+  return wait_of(result, hierarchy_.profile().latency);
 }
 
-// The clock is part of the state, so it is first brought up to date.
+// The clock is part of the state, so it is first brought up to date. Both threads of a core have its state; of two that
+// are restored the later one is right, which the clock tells.
 void ProcessorModel::visit_state(const StateVisitor& visit, std::uint64_t now) {
-  hierarchy_.advance(now - std::exchange(now_, now));
-  hierarchy_.visit_state(visit);
+  hierarchy_.run_thread(thread_);
+  if (clock_ != nullptr) clock_->retire_to(now);
+  pass_to(now);
+  std::uint64_t time = hierarchy_.cycles();
+  visit(state_bytes(time));
+  if (time >= hierarchy_.cycles()) {
+    hierarchy_.visit_state(visit);
+  } else {
+    Hierarchy earlier{hierarchy_.profile(), hierarchy_.threads()};
+    earlier.visit_state(visit);
+  }
   predictor_.visit_state(visit);
+  if (clock_ == nullptr) return;
+  visit(state_bytes(front_));
+  clock_->visit_state(visit, now);
+  hierarchy_at_ = clock_->at_part();
+}
+
+/// Brings the hierarchy's clock up to date.
+inline void ProcessorModel::pass_to(std::uint64_t now) {
+  if (clock_ == nullptr) return hierarchy_.advance(now - std::exchange(now_, now));
+  const std::uint64_t at = clock_->at_part();
+  hierarchy_.advance(at - std::exchange(hierarchy_at_, at));
+}
+
+std::uint64_t ProcessorModel::cycles(std::uint64_t now) {
+  if (clock_ == nullptr) return now;
+  const std::uint64_t cycles = clock_->cycles(now);
+  pass_to(now);
+  return cycles;
+}
+
+inline ClockedAccess ProcessorModel::clocked(std::uint64_t linear, std::uint16_t bytes,
+                                             const DataResult& result) const {
+  const auto late = static_cast<std::uint16_t>(result.latency - hierarchy_.profile().latency.l1);
+  return {.linear = linear, .bytes = bytes, .late = late, .level = result.level};
+}
+
+void ProcessorModel::begun(const SeenBlock& block, std::uint64_t now) {
+  if (clock_ != nullptr) clock_->begin(block, now, 0);
 }
 
 namespace {
 
-DataAccess data_access(const exec::SeenAccess& a) {
+DataAccess data_access(const SeenAccess& a) {
   return {.linear = a.linear, .physical = a.physical, .bytes = a.bytes, .page = page_size_of(a.page_bytes)};
 }
 
 }  // namespace
 
-void ProcessorModel::accessed(const exec::SeenAccess& a, std::uint64_t now) {
+void ProcessorModel::accessed(const SeenAccess& a, std::uint64_t now) {
   if (!sees_memory_) return;
-  hierarchy_.advance(now - std::exchange(now_, now));
+  if (clock_ != nullptr) clock_->reach(now);
+  pass_to(now);
   const DataAccess access = data_access(a);
-  came_to(a, a.store ? hierarchy_.store(access) : hierarchy_.load(access));
+  if (a.prefetch != Prefetch::none) return prefetched(a, access);
+  const Result result = a.store ? hierarchy_.store(access) : hierarchy_.load(access);
+  if (clock_ != nullptr && !a.second_half) clock_->access(a.store, clocked(a.linear, a.bytes, result), now);
+  came_to(a, result);
 }
 
-void ProcessorModel::came_to(const exec::SeenAccess& a, const Result& result) {
+// A prefetch retires as a load that has hit the L1, whatever it has brought there, and has no latency: load latency is
+// that of demand loads (SDM 3B 18.8.1.2). Below the L2 its request is one like any other.
+void ProcessorModel::prefetched(const SeenAccess& a, const DataAccess& access) {
+  load_ = Result{.level = HitLevel::l1, .tlb = TlbResult::walk};
+  if (!a.is_mapped) return;
+  const auto request = a.prefetch == Prefetch::to_write ? OffcoreRequest::demand_rfo : OffcoreRequest::demand_data_read;
+  const Result found = hierarchy_.prefetch(access, request, a.prefetch != Prefetch::to_l2);
+  load_->tlb = found.tlb;
+  if (is_below_l2(found.level)) {
+    add(Counts::llc_references);
+    ++frontend_.llc_references;
+  }
+  if (found.level == HitLevel::dram) {
+    add(Counts::llc_misses);
+    ++frontend_.llc_misses;
+  }
+}
+
+void ProcessorModel::came_to(const SeenAccess& a, const Result& result) {
   std::optional<Result>& of = a.store ? store_ : load_;
   of = a.second_half && of ? joined(*of, result) : result;
 }
 
 void ProcessorModel::count_load(const Result& load) {
-  loads_.add(load.level, load.tlb);
+  loads_.add(load.level, load.tlb, load.page);
   counts_[static_cast<unsigned>(Counts::load_latency)] += load.latency > latency_over_ ? 1 : 0;
+  counts_[static_cast<unsigned>(Counts::loads_met_prefetch)] += load.met_prefetch ? 1 : 0;
 }
 
 // A locked instruction loads and stores in one access.
@@ -137,7 +222,7 @@ void ProcessorModel::retired(bool load, bool store) {
   if (load && !load_) load_ = store_;
   if (load && load_) count_load(*load_);
   if (load && !load_) add(Counts::load_latency);
-  if (store && store_) stores_.add(store_->level, store_->tlb);
+  if (store && store_) stores_.add(store_->level, store_->tlb, store_->page);
   last_load_ = load ? load_ : std::nullopt;
   last_store_ = store ? store_ : std::nullopt;
   load_.reset();
@@ -150,55 +235,61 @@ void ProcessorModel::abandoned() {
 }
 
 void ProcessorModel::count_hits(std::uint64_t loads) {
-  loads_.add(HitLevel::l1, TlbResult::hit, loads);
+  loads_.add(HitLevel::l1, TlbResult::hit, PageSize::small, loads);
   if (hierarchy_.profile().latency.l1 > latency_over_) counts_[static_cast<unsigned>(Counts::load_latency)] += loads;
 }
 
 /// The fast path of saw(): for a load or store that is its instruction's only access, and for code whose fetch changes
 /// nothing, while complete() will not be called. False: nothing was done.
-bool ProcessorModel::saw_quickly(const exec::Seen& seen) {
-  using exec::Seen;
-  if (!sees_memory_) return seen.kind == Seen::Kind::code || seen.kind == Seen::Kind::access;
-  if (seen.kind == Seen::Kind::code)
-    return hierarchy_.fetch_repeats(seen.linear) ||
-           hierarchy_.fetch_quickly(seen.linear, seen.physical, page_size_of(seen.page_bytes));
-  if (seen.kind != Seen::Kind::access || !seen.is(Seen::retires) || load_ || store_) return false;
-  if (hierarchy_.access_repeats(seen.linear, seen.bytes, seen.is(Seen::op_stores))) {
-    count_hits(seen.is(Seen::op_loads) ? 1 : 0);
+bool ProcessorModel::saw_fast(const Seen& seen) {
+  const Seen::Kind kind = seen.kind();
+  if (clock_ != nullptr) return false;
+  if (!sees_memory_) return kind == Seen::Kind::code || kind == Seen::Kind::access;
+  if (kind == Seen::Kind::code) {
+    const Seen::Code& code = seen.code;
+    const bool quick = hierarchy_.fetch_repeats(code.linear) ||
+                       hierarchy_.fetch_fast(code.linear, code.physical, page_size_of(code.page_bytes));
+    if (quick && !hierarchy_.has_decoded()) add(Counts::l1i_hits);
+    return quick;
+  }
+  if (kind != Seen::Kind::access) return false;
+  const Seen::Access& a = seen.access;
+  if (!a.is(Seen::retires) || load_ || store_) return false;
+  if (hierarchy_.access_repeats(a.linear, a.bytes, a.is(Seen::op_stores))) {
+    count_hits(a.is(Seen::op_loads) ? 1 : 0);
     return true;
   }
-  hierarchy_.advance(seen.now - std::exchange(now_, seen.now));
+  hierarchy_.advance(a.now - std::exchange(now_, a.now));
   const Result result = hierarchy_.do_access(
-      {.linear = seen.linear, .physical = seen.physical, .bytes = seen.bytes, .page = page_size_of(seen.page_bytes)},
-      seen.is(Seen::store) ? OffcoreRequest::demand_rfo : OffcoreRequest::demand_data_read);
-  if (seen.is(Seen::op_loads)) count_load(result);
-  if (seen.is(Seen::op_stores)) stores_.add(result.level, result.tlb);
+      {.linear = a.linear, .physical = a.physical, .bytes = a.bytes, .page = page_size_of(a.page_bytes)},
+      a.is(Seen::store) ? OffcoreRequest::demand_rfo : OffcoreRequest::demand_data_read);
+  if (a.is(Seen::op_loads)) count_load(result);
+  if (a.is(Seen::op_stores)) stores_.add(result.level, result.tlb, result.page);
   return true;
 }
 
 // Details of an instruction are kept only if complete() will ask for them: the engine then runs one instruction.
-void ProcessorModel::saw(std::span<const exec::Seen> all) {
+void ProcessorModel::saw(std::span<const Seen> all) {
   if (telling_) return tell(all, *this);
-  for (const exec::Seen& seen : all)
-    if (!saw_quickly(seen)) tell(std::span{&seen, 1}, *this);
+  for (const Seen& seen : all)
+    if (!saw_fast(seen)) tell(std::span{&seen, 1}, *this);
 }
 
-void ProcessorModel::saw_access(const exec::SeenBlocks& blocks, const exec::BlockAccess& of, std::uint64_t at) {
-  using exec::Seen;
-  const std::uint64_t now = blocks.now + of.instruction;
-  hierarchy_.advance(now - std::exchange(now_, now));
-  exec::SeenAccess access = blocks.access(of, at);
+DataResult ProcessorModel::saw_access(const SeenBlocks& blocks, const BlockAccess& of, std::uint64_t at) {
+  if (clock_ == nullptr) pass_to(blocks.now + of.instruction);
+  SeenAccess access = blocks.access(of, at);
   access.store = access.store && !of.both;
   const DataAccess data = data_access(access);
   const Result result =
       hierarchy_.do_access(data, access.store ? OffcoreRequest::demand_rfo : OffcoreRequest::demand_data_read);
-  const bool loads = (of.flags & Seen::op_loads) != 0, stores = (of.flags & Seen::op_stores) != 0;
-  const bool retires = (of.flags & Seen::retires) != 0;
+  const bool loads = of.is(Seen::op_loads), stores = of.is(Seen::op_stores);
+  const bool retires = of.is(Seen::retires);
   if (retires && !load_ && !store_) {
     if (loads) count_load(result);
-    if (!stores) return;
+    if (!stores) return result;
     const Result stored = of.both ? hierarchy_.store(data) : result;
-    return stores_.add(stored.level, stored.tlb);
+    stores_.add(stored.level, stored.tlb, stored.page);
+    return result;
   }
   came_to(access, result);
   if (of.both) {
@@ -206,34 +297,36 @@ void ProcessorModel::saw_access(const exec::SeenBlocks& blocks, const exec::Bloc
     came_to(access, hierarchy_.store(data));
   }
   if (retires) retired(loads, stores);
+  return result;
 }
 
 // As tell() does, but skips what changes nothing in the models, which is most. Accesses and fetches have no effect on
 // branch prediction, so all branches are predicted first.
-void ProcessorModel::saw_blocks(exec::SeenBlocks& all) {
-  using exec::Seen;
+void ProcessorModel::saw_blocks(SeenBlocks& all) {
   if (all.blocks.empty()) return;
   if (telling_ || load_ || store_) return tell(all, *this);
+  if (clock_ != nullptr) return saw_blocks_in_time(all);
   if (!sees_memory_) return saw_branches(all);
-  predict_before(all);
+  keep_noted(all, predict_before(all).notes);
   const std::uint64_t penalty = hierarchy_.profile().branches.mispredict_penalty;
-  std::uint64_t hits = 0;
+  std::uint64_t hits = 0, fetches = 0;
   const std::uint64_t* address = all.addresses.data();
   const std::uint8_t* missed = missed_.data();
-  for (const exec::SeenBlock* const block : all.blocks) {
+  for (const SeenBlock* const block : all.blocks) {
     hierarchy_.advance(*missed++ * penalty);
-    for (const exec::SeenCode& line : block->lines) {
+    for (const SeenCode& line : block->lines) {
       if (line.linear == all.line) continue;
       all.line = line.linear;
       if (!hierarchy_.fetch_repeats(line.linear) &&
-          !hierarchy_.fetch_quickly(line.linear, line.physical, page_size_of(line.page_bytes)))
+          !hierarchy_.fetch_fast(line.linear, line.physical, page_size_of(line.page_bytes)))
         fetched(line);
+      else
+        ++fetches;
     }
-    for (const exec::BlockAccess& a : block->accesses) {
+    for (const BlockAccess& a : block->accesses) {
       const std::uint64_t at = *address++;
-      if (hierarchy_.access_repeats(at, a.bytes, (a.flags & Seen::op_stores) != 0) && (a.flags & Seen::retires) != 0 &&
-          !load_) [[likely]]
-        hits += (a.flags & Seen::op_loads) != 0 ? 1 : 0;
+      if (hierarchy_.access_repeats(at, a.bytes, a.is(Seen::op_stores)) && a.is(Seen::retires) && !load_) [[likely]]
+        hits += a.is(Seen::op_loads) ? 1 : 0;
       else
         saw_access(all, a, at);
     }
@@ -241,6 +334,94 @@ void ProcessorModel::saw_blocks(exec::SeenBlocks& all) {
   }
   all.branch = all.blocks.back()->branch;
   count_hits(hits);
+  if (!hierarchy_.has_decoded()) counts_[static_cast<unsigned>(Counts::l1i_hits)] += fetches;
+}
+
+/// An access of a block.
+inline DataResult ProcessorModel::saw_quick_access(const SeenBlocks& all, const BlockAccess& a, std::uint64_t at) {
+  if (!hierarchy_.access_repeats(at, a.bytes, a.is(Seen::op_stores)) || !a.is(Seen::retires) || load_) [[unlikely]]
+    return saw_access(all, a, at);
+  count_hits(a.is(Seen::op_loads) ? 1 : 0);
+  return {.level = HitLevel::l1, .latency = hierarchy_.profile().latency.l1};
+}
+
+// As saw_blocks(), with the clock's time: each block takes its cycles before the next one is looked at.
+void ProcessorModel::saw_blocks_in_time(SeenBlocks& all) {
+  clock_->retire_to(all.now);
+  const std::span<const Note> notes = predict_before(all).notes;
+  const std::uint64_t* address = all.addresses.data();
+  const std::uint8_t* missed = missed_.data();
+  std::uint32_t* time = times_.data();
+  const SeenBranch* branch = &all.branch;
+  for (const SeenBlock* const block : all.blocks) {
+    pass_to(all.now);
+    *time++ = static_cast<std::uint32_t>(hierarchy_at_);
+    if (branch->kind != BranchKind::none) expect_after(*branch, *missed != 0);
+    ++missed;
+    branch = &block->branch;
+    const std::span addresses{address, block->accesses.size()};
+    address += addresses.size();
+    std::size_t number = 0, done = 0;
+    for (const CodePart& part : clock_->parts_of(*block)) {
+      if (!part.is_whole) break;
+      saw_part(all, *block, number++, part, addresses);
+      done += part.instructions;
+    }
+    if (done != block->instructions) [[unlikely]]
+      saw_in_pieces(all, *block, done, addresses);
+    all.now += block->instructions;
+  }
+  now_ = all.now;
+  keep_noted(all, notes);
+  all.branch = all.blocks.back()->branch;
+}
+
+inline void ProcessorModel::saw_part(const SeenBlocks& all, const SeenBlock& block, std::size_t number,
+                                     const CodePart& part, std::span<const std::uint64_t> addresses) {
+  pass_to(all.now);
+  const CodeArrival arrival = arrive(block.rip + part.offset, block.lines[part.line]);
+  ClockedAccess* to = clocked_.data();
+  for (std::size_t n = part.first_access; n < std::size_t{part.first_access} + part.accesses; ++n) {
+    const BlockAccess& a = block.accesses[n];
+    *to++ = clocked(addresses[n], a.bytes, saw_quick_access(all, a, addresses[n]));
+  }
+  clock_->retire(block, number, {clocked_.data(), to}, arrival);
+}
+
+/// From its instruction `first` on, which no part that is whole has.
+void ProcessorModel::saw_in_pieces(const SeenBlocks& all, const SeenBlock& block, std::size_t first,
+                                   std::span<const std::uint64_t> addresses) {
+  clock_->begin(block, all.now, first);
+  for (std::size_t n = 0; n < addresses.size(); ++n) {
+    const BlockAccess& a = block.accesses[n];
+    if (a.instruction < first) continue;
+    const std::uint64_t now = all.now + a.instruction;
+    clock_->reach(now);
+    pass_to(now);
+    const ClockedAccess access = clocked(addresses[n], a.bytes, saw_quick_access(all, a, addresses[n]));
+    if (a.both || !a.is(Seen::store)) clock_->access(false, access, now);
+    if (a.both || a.is(Seen::store)) clock_->access(true, access, now);
+  }
+  clock_->retire_to(all.now + block.instructions);
+}
+
+/// Fetches code for the clock.
+CodeArrival ProcessorModel::arrive(std::uint64_t rip, const SeenCode& line) {
+  const bool is_after_branch = std::exchange(front_.is_after_branch, std::uint8_t{0}) != 0;
+  CodeArrival arrival{.taken = is_after_branch && rip != front_.falls_through_to,
+                      .mispredicted = std::exchange(front_.is_after_miss, std::uint8_t{0}) != 0,
+                      .decoded = goes_on_decoded(rip)};
+  if (line.linear == front_.line) return arrival;
+  if (hierarchy_.fetch_repeats(line.linear) ||
+      hierarchy_.fetch_fast(line.linear, line.physical, page_size_of(line.page_bytes))) {
+    front_.line = line.linear;
+    front_.is_decoded = hierarchy_.has_decoded() ? 1 : 0;
+    if (!hierarchy_.has_decoded()) add(Counts::l1i_hits);
+  } else {
+    arrival.wait = fetch(line);
+  }
+  arrival.decoded &= front_.is_decoded != 0;
+  return arrival;
 }
 
 }  // namespace vpmu::uarch

@@ -4,12 +4,15 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
-#include "exec/observer.hpp"
 #include "uarch/branch.hpp"
+#include "uarch/core_clock.hpp"
 #include "uarch/hierarchy.hpp"
 #include "vpmu/counts.hpp"
+#include "vpmu/observer.hpp"
 #include "vpmu/plan.hpp"
 
 namespace vpmu::uarch {
@@ -17,31 +20,59 @@ namespace vpmu::uarch {
 /// How many accesses had which outcome.
 class Outcomes {
  public:
-  void add(HitLevel level, TlbResult tlb, std::uint64_t accesses = 1) {
-    of_[static_cast<unsigned>(tlb)][static_cast<unsigned>(level)] += accesses;
+  void add(HitLevel level, TlbResult tlb, PageSize page, std::uint64_t accesses = 1) {
+    of_[place(tlb, page)][static_cast<unsigned>(level)] += accesses;
   }
-  /// Accesses with one of these levels and one of these TLB results: a bit each.
-  [[nodiscard]] std::uint64_t with(unsigned levels, unsigned tlbs) const;
+  /// The accesses with this outcome.
+  [[nodiscard]] std::uint64_t of(HitLevel level, TlbResult tlb, PageSize page) const {
+    return of_[place(tlb, page)][static_cast<unsigned>(level)];
+  }
 
  private:
-  std::array<std::array<std::uint64_t, hit_level_count>, 3> of_{};
+  static constexpr unsigned sizes = 3;
+  static constexpr unsigned place(TlbResult tlb, PageSize page) {
+    return static_cast<unsigned>(tlb) * sizes + static_cast<unsigned>(page);
+  }
+  std::array<std::array<std::uint64_t, hit_level_count>, 3 * sizes> of_{};
 };
 
 /// The processor around the instructions: passes what it sees of an engine to the models of caches, TLBs and branch
 /// prediction, counts the results, and describes the last instruction. The same trace gives the same numbers; they are
 /// a model's, not a CPU's.
-class ProcessorModel final : public exec::Observer {
+class ProcessorModel final : public Observer, private CodeFetcher {
  public:
-  /// Cold. The profile must outlive it.
-  explicit ProcessorModel(const Profile& profile) : hierarchy_{profile}, predictor_{profile.branches} {}
+  /// With a core of its own, which has one thread. Cold. The profile must outlive it.
+  explicit ProcessorModel(const Profile& profile) : own_{profile}, hierarchy_{*own_}, predictor_{profile.branches} {}
+  /// Of a thread of this core, which must outlive it; models of the same core run one at a time. The predictor is the
+  /// thread's own.
+  ProcessorModel(Hierarchy& core, unsigned thread)
+      : hierarchy_{core}, thread_{thread}, predictor_{core.profile().branches} {}
+  ProcessorModel(const ProcessorModel&) = delete;
+  ProcessorModel& operator=(const ProcessorModel&) = delete;
+  ProcessorModel(ProcessorModel&&) = delete;
+  ProcessorModel& operator=(ProcessorModel&&) = delete;
+  ~ProcessorModel() override = default;
 
-  /// From here on it is one of several models, whose caches are coherent. Both must outlive their use.
-  void share(Sharing& with) { hierarchy_.share(with); }
+  /// The core's other thread may have run since this one last did. Costs a comparison if it has not.
+  void begin_turn() { hierarchy_.run_thread(thread_); }
+
+  /// From here on this clock, which must outlive the model, says how long everything takes, and sees all that the model
+  /// sees. Without one an instruction takes a cycle, and a mispredicted branch the penalty.
+  void keep_time(CoreClock& clock) {
+    clock_ = &clock;
+    clock.fetch_by(*this);
+    hierarchy_.keep_time_outside();
+  }
+  /// Cycles after `now` instructions, from the beginning on. The caches' clock is then up to date: the core's other
+  /// thread may run, or the model be saved, and no time passes there that does not otherwise.
+  std::uint64_t cycles(std::uint64_t now);
 
   /// Whether the event is one that only a model can count, and this one does.
   [[nodiscard]] static bool tells(Counts counts);
   /// Whether count() has the event: those of tells(), and branches by their kind, all of which the model sees.
   [[nodiscard]] static bool has(Counts counts);
+  /// The same for all that an entry of a plan counts.
+  [[nodiscard]] static bool has(const PlanEntry& entry);
   /// Whether the plan needs the model: for a count, for a record, or for the branch stack.
   [[nodiscard]] static bool is_wanted(const CountPlan& plan);
   /// Takes from the plan the latency above which a load counts, and whether an entry needs caches and TLBs. While none
@@ -51,17 +82,15 @@ class ProcessorModel final : public exec::Observer {
   [[nodiscard]] std::uint64_t count(Counts counts) const;
 
   /// The same for an entry of a plan.
-  [[nodiscard]] std::uint64_t count(const PlanEntry& entry) const {
-    return is_offcore(entry.counts) ? offcore_sum(hierarchy_.offcore(), entry.offcore) : count(entry.counts);
-  }
+  [[nodiscard]] std::uint64_t count(const PlanEntry& entry) const;
 
   /// The LBR's call-stack mode needs every branch: at most this many instructions may retire between keep_branches()
   /// and kept_branches().
-  static constexpr std::uint64_t most_of_call_stack = exec::SeenBlocks::most;
+  static constexpr std::uint64_t max_of_call_stack = SeenBlocks::max;
   /// From here on keeps taken branches for an LBR with this filter, as branches of code at this privilege level. `now`
-  /// is Engine::observed().
+  /// is cycles().
   void keep_branches(unsigned cpl, const LbrFilter& filter, std::uint64_t now);
-  /// The branches kept since then, with one cycle per instruction; keeps none from here on. To be called once; valid
+  /// The branches kept since then, with their cycles; keeps none from here on. To be called once; valid
   /// until the next keep_branches().
   BranchRun kept_branches(std::uint64_t now);
 
@@ -70,15 +99,24 @@ class ProcessorModel final : public exec::Observer {
   /// Adds to a retirement what was seen of it.
   void complete(Retirement& retirement);
 
-  void saw(std::span<const exec::Seen> all) override;
-  void saw_blocks(exec::SeenBlocks& all) override;
-  void fetched(const exec::SeenCode& code) override;
-  void accessed(const exec::SeenAccess& access, std::uint64_t now) override;
+  void saw(std::span<const Seen> all) override;
+  void saw_blocks(SeenBlocks& all) override;
+  void fetched(const SeenCode& code) override;
+  void accessed(const SeenAccess& access, std::uint64_t now) override;
   void retired(bool load, bool store) override;
-  void branched(const exec::SeenBranch& branch) override;
+  void branched(const SeenBranch& branch) override;
   void abandoned() override;
-  void flushed_line(const exec::SeenFlush& flush) override { hierarchy_.flush_line(flush.linear, flush.physical); }
-  void flushed() override { hierarchy_.flush_tlbs(); }
+  void begun(const SeenBlock& block, std::uint64_t now) override;
+  void flushed_line(const SeenFlush& flush) override {
+    if (clock_ != nullptr) clock_->reach(flush.now);
+    hierarchy_.flush_line(flush.linear, flush.physical);
+    front_.line = ~0ULL;
+  }
+  void flushed() override {
+    begin_turn();
+    hierarchy_.flush_tlbs();
+    front_.line = ~0ULL;  // the same address may be another line
+  }
   void remapped() override { hierarchy_.remapped(); }
   /// What the caches, TLBs and predictors hold, between two instructions; `now` is Engine::observed(). The counts are
   /// not part of it. A model of the same profile that is given the same bytes goes on as this one does; with any other
@@ -90,29 +128,50 @@ class ProcessorModel final : public exec::Observer {
  private:
   using Result = DataResult;
   void add(Counts counts) { ++counts_[static_cast<unsigned>(counts)]; }
-  bool saw_quickly(const exec::Seen& seen);
-  void saw_access(const exec::SeenBlocks& blocks, const exec::BlockAccess& of, std::uint64_t at);
-  void came_to(const exec::SeenAccess& access, const Result& result);
+  bool saw_fast(const Seen& seen);
+  void pass_to(std::uint64_t now);
+  DataResult saw_access(const SeenBlocks& blocks, const BlockAccess& of, std::uint64_t at);
+  void saw_blocks_in_time(SeenBlocks& all);
+  void saw_part(const SeenBlocks& all, const SeenBlock& block, std::size_t number, const CodePart& part,
+                std::span<const std::uint64_t> addresses);
+  void saw_in_pieces(const SeenBlocks& all, const SeenBlock& block, std::size_t first,
+                     std::span<const std::uint64_t> addresses);
+  CodeArrival arrive(std::uint64_t rip, const SeenCode& line) override;
+  DataResult saw_quick_access(const SeenBlocks& all, const BlockAccess& a, std::uint64_t at);
+  std::uint16_t fetch(const SeenCode& code);
+  [[nodiscard]] ClockedAccess clocked(std::uint64_t linear, std::uint16_t bytes, const DataResult& result) const;
+  /// The block that begins now comes after this branch.
+  void expect_after(const SeenBranch& branch, bool mispredicted) {
+    front_.is_after_branch = 1;
+    front_.is_after_miss = mispredicted ? 1 : 0;
+    front_.falls_through_to = branch.fall_through;
+  }
+  /// Code behind a branch that is not taken is decoded as the code before it.
+  [[nodiscard]] bool goes_on_decoded(std::uint64_t rip) const {
+    return front_.is_decoded != 0 || rip != front_.falls_through_to;
+  }
+  void came_to(const SeenAccess& access, const Result& result);
+  void prefetched(const SeenAccess& a, const DataAccess& access);
   void count_load(const Result& load);
+  [[nodiscard]] std::uint64_t count_alone(Counts counts) const;
+  [[nodiscard]] std::uint64_t count_union(std::span<const Counts> kinds) const;
+  /// Far more than a block's instructions make.
+  static constexpr std::size_t max_accesses_of_block = 256;
   static constexpr unsigned branch_ends = 4;  ///< Taken: 2; mispredicted: 1.
   static constexpr unsigned branch_end(bool taken, bool mispredicted) {
     return (taken ? 2U : 0U) | (mispredicted ? 1U : 0U);
   }
   void count_branch(BranchKind kind, bool taken, bool mispredicted);
-  struct Predicted {
-    std::uint64_t instructions{}, missed{};
-  };
-  template <bool NotesMissed>
-  Predicted predict(const exec::SeenBlocks& all);
-  void predict_before(const exec::SeenBlocks& all);
-  void saw_branches(exec::SeenBlocks& all);
+  void saw_branches(SeenBlocks& all);
   void count_conditional(Gshare::Outcome outcomes, std::uint64_t count);
-  bool retire_unconditional(const exec::SeenBranch& branch, std::uint64_t to);
+  bool retire_unconditional(const SeenBranch& branch, std::uint64_t to);
   /// `loads` loads hit the L1 and the first TLB.
   void count_hits(std::uint64_t loads);
-  void keep(const exec::SeenBranch& branch, std::uint64_t to, std::uint64_t now, bool mispredicted);
+  void keep(const SeenBranch& branch, std::uint64_t to, std::uint64_t now, bool mispredicted);
 
-  Hierarchy hierarchy_;
+  std::optional<Hierarchy> own_;
+  Hierarchy& hierarchy_;  ///< Its core's.
+  unsigned thread_{};     ///< Of the core.
   BranchPredictor predictor_;
   Outcomes loads_, stores_;  ///< Of retired instructions.
   std::array<std::array<std::uint64_t, branch_ends>, static_cast<unsigned>(BranchKind::far) + 1> branches_{};
@@ -124,13 +183,12 @@ class ProcessorModel final : public exec::Observer {
   // The hierarchy's, when the instruction began.
   std::array<std::uint64_t, offcore_cell_count> offcore_before_{};
   std::uint64_t l1d_fills_before_{};
-  void put_kept(std::uint64_t n, const exec::SeenBranch& branch, std::uint64_t to, std::uint64_t now,
-                bool mispredicted);
-  static constexpr std::uint64_t most_of_ring = 64;  ///< The deepest LBR's entries and the branch before them fit.
-  /// A ring of most_of_ring entries; in call-stack mode all branches. `cycles`: its low half is SeenBranch::now.
-  std::array<PassedBranch, most_of_call_stack> kept_{};
-  std::array<PassedBranch, most_of_ring> last_{};  ///< Those of the ring that kept_branches() returns.
-  std::uint64_t kept_count_{};                     ///< All branches since keep_branches().
+  void put_kept(std::uint64_t n, const SeenBranch& branch, std::uint64_t to, std::uint64_t now, bool mispredicted);
+  static constexpr std::uint64_t max_of_ring = 64;  ///< The deepest LBR's entries and the branch before them fit.
+  /// A ring of max_of_ring entries; in call-stack mode all branches. `cycles`: its low half is SeenBranch::now.
+  std::array<PassedBranch, max_of_call_stack> kept_{};
+  std::array<PassedBranch, max_of_ring> last_{};  ///< Those of the ring that kept_branches() returns.
+  std::uint64_t kept_count_{};                    ///< All branches since keep_branches().
   std::uint64_t kept_mask_{};
   std::uint64_t kept_from_{};  ///< `now` at keep_branches().
   LbrFilter filter_{};
@@ -141,12 +199,34 @@ class ProcessorModel final : public exec::Observer {
   using Note = std::uint32_t;
   static constexpr Note next_place = 2;
   static constexpr unsigned passed_at = 16;
-  static_assert(exec::SeenBlocks::most * next_place < 1U << passed_at);
+  static_assert(SeenBlocks::max * next_place < 1U << passed_at);
   static constexpr std::size_t place_in(Note note) { return note % (1U << passed_at) / next_place; }
   static constexpr std::uint32_t passed_before(Note note) { return note >> passed_at; }
-  void keep_noted(const exec::SeenBlocks& all, std::span<const Note> notes);
-  std::array<Note, exec::SeenBlocks::most> notes_{};
-  std::array<std::uint8_t, exec::SeenBlocks::most> missed_{};  ///< 1: the branch before the block was mispredicted.
+  struct Predicted {
+    std::uint64_t instructions{}, missed{};
+    std::span<const Note> notes;
+  };
+  template <bool NotesMissed>
+  Predicted predict(const SeenBlocks& all);
+  Predicted predict_before(const SeenBlocks& all);
+  void keep_noted(const SeenBlocks& all, std::span<const Note> notes);
+  std::array<Note, SeenBlocks::max> notes_{};
+  std::array<std::uint8_t, SeenBlocks::max> missed_{};  ///< 1: the branch before the block was mispredicted.
+  CoreClock* clock_{};                                  ///< Null: an instruction is a cycle.
+  std::uint64_t hierarchy_at_{};                        ///< The clock's cycles that the hierarchy's has seen.
+  std::array<std::uint32_t, SeenBlocks::max> times_{};  ///< When the branch before the block retired: the low half.
+  std::array<ClockedAccess, max_accesses_of_block> clocked_{};
+  /// What the clock must know of the code before the present block. Part of the state.
+  struct Front {
+    std::uint64_t line{~0ULL};         ///< The line that was fetched last.
+    std::uint64_t falls_through_to{};  ///< Of the branch before.
+    std::uint8_t is_decoded{1};        ///< The code of that line was in the micro-op cache.
+    std::uint8_t is_after_branch{};    ///< Nothing has come after it yet.
+    std::uint8_t is_after_miss{};      ///< And it was mispredicted.
+    std::array<std::uint8_t, 5> unused{};
+  };
+  static_assert(std::has_unique_object_representations_v<Front>, "its bytes are saved");
+  Front front_;
   bool mispredicted_{};
   bool sees_memory_{true};
   bool telling_{};                ///< complete() will be called for the present instruction.

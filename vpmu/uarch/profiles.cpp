@@ -130,7 +130,7 @@ constexpr std::array rows{nehalem,         nehalem_ex,   westmere,      westmere
                           broadwell_de,    broadwell_ep, skylake,       skylake_sp};
 
 constexpr bool is_possible(Shape s, bool needed) {
-  return s.sets == 0 ? !needed : (s.sets & (s.sets - 1)) == 0 && s.ways > 0 && s.ways <= RecencySets::most_ways;
+  return s.sets == 0 ? !needed : (s.sets & (s.sets - 1)) == 0 && s.ways > 0 && s.ways <= RecencySets::max_ways;
 }
 static_assert(std::ranges::all_of(rows, [](const Profile& p) {
   return is_possible(p.l1i, true) && is_possible(p.l1d, true) && is_possible(p.l2, true) && is_possible(p.l3, true) &&

@@ -18,11 +18,11 @@ enum class LastLevel : std::uint8_t {
 /// Core cycles until the data of a load are there, by where they were.
 struct Latencies {
   std::uint16_t l1, l2, l3, dram;
-  std::uint16_t stlb_hit;  ///< More for a translation from the second level TLB,
-  std::uint16_t walk;      ///< or from the page tables.
+  std::uint16_t stlb_hit;  ///< More, for a translation from the second level TLB.
+  std::uint16_t walk;      ///< More, for a translation from the page tables.
   std::uint16_t split;     ///< More for data in two lines.
-  std::uint16_t shared;    ///< More than l3 for a line that another core has unchanged,
-  std::uint16_t modified;  ///< or changed.
+  std::uint16_t shared;    ///< More than l3, for a line that another core has unchanged.
+  std::uint16_t modified;  ///< More than l3, for a line that another core has changed.
 };
 
 /// First level TLBs: one for each page size.
@@ -33,7 +33,7 @@ struct TlbShapes {
 /// What the second level TLB holds: 4 KiB pages always.
 struct SecondTlb {
   Shape shared;        ///< 4 KiB pages,
-  bool holds_large{};  ///< and 2 and 4 MiB pages too.
+  bool holds_large{};  ///< 2 and 4 MiB pages have places there, too.
   Shape huge;          ///< 1 GiB pages.
 };
 
@@ -57,6 +57,12 @@ struct Profile {
   BranchShapes branches;
   Latencies latency;
 };
+
+/// Cycles in which the decoders take over from the decoded micro-op cache, and the queue of decoded instructions gets
+/// nothing.
+inline constexpr unsigned switch_to_decoders = 2;
+/// The longest bubble that a fetch can cause, in cycles: a page walk, and code that no cache has.
+constexpr unsigned max_bubble(const Profile& p) { return switch_to_decoders + p.latency.walk + p.latency.dram; }
 
 /// All profiles, oldest first; each generation's client before its server.
 std::span<const Profile> all_profiles();

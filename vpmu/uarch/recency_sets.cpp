@@ -17,7 +17,7 @@ RecencySets::RecencySets(Shape shape)
 // Both functions below go through the whole set: a loop that ends at the key's way would cost the host a mispredicted
 // branch each time.
 
-/// The way of the tag; most_ways if it is not there.
+/// The way of the tag; max_ways if it is not there.
 unsigned RecencySets::find(const Chunk* set, Tag tag) const {
   using Floats [[gnu::vector_size(16)]] = float;
   const Tags wanted = Tags{} + tag;

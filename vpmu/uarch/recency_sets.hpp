@@ -25,7 +25,7 @@ struct Shape {
 class RecencySets {
  public:
   /// The most ways that a set may have.
-  static constexpr unsigned most_ways = 64;
+  static constexpr unsigned max_ways = 64;
   /// What insert() returns when no key was evicted.
   static constexpr std::uint64_t nothing = ~0ULL;
 

@@ -2,14 +2,12 @@
 #include <cstdint>
 
 #include "uarch/profiles.hpp"
+#include "vpmu/retirement.hpp"
 
 namespace vpmu::uarch {
 
 /// Where a translation came from.
 enum class TlbResult : std::uint8_t { hit, stlb_hit, walk };
-
-/// Page sizes as TLBs tell them apart.
-enum class PageSize : std::uint8_t { small, large, huge };
 
 /// The class of a page of 4 KiB, 2 MiB, 4 MiB or 1 GiB. A page of 4 MiB is two entries of 2 MiB here.
 constexpr PageSize page_size_of(std::uint64_t bytes) {
@@ -55,6 +53,11 @@ class Tlb {
   }
   /// Forgets all pages; the second level keeps its own.
   void clear();
+  /// From here on its pages are told apart from those under another tag, also in the second level: each thread of a
+  /// core has one, and takes a new one instead of clear(), which would take the other thread's pages.
+  void tag_pages(std::uint64_t tag) { tag_ = tag; }
+  /// The bits that a tag may have: no number of a set has them.
+  static constexpr std::uint64_t tag_bits = ((1ULL << page_bits) - 1) & ~0xFFFFULL;
   /// Its own state; not the second level's.
   void visit_state(const StateVisitor& visit) {
     for (RecencySets* const pages : {&small_, &large_, &huge_}) pages->visit_state(visit);
@@ -64,8 +67,8 @@ class Tlb {
   static constexpr unsigned shift(PageSize size) {
     return size == PageSize::small ? 12U : size == PageSize::large ? 21U : 30U;
   }
-  static constexpr std::uint64_t page_of(std::uint64_t linear, PageSize size) {
-    return (linear & ((1ULL << 48) - 1)) >> shift(size);
+  [[nodiscard]] std::uint64_t page_of(std::uint64_t linear, PageSize size) const {
+    return (linear & ((1ULL << 48) - 1)) >> shift(size) ^ tag_;
   }
   RecencySets& table(PageSize size) {
     return size == PageSize::small ? small_ : size == PageSize::large ? large_ : huge_;
@@ -76,6 +79,7 @@ class Tlb {
 
   RecencySets small_, large_, huge_;
   SecondLevel* second_;
+  std::uint64_t tag_{};
 };
 
 }  // namespace vpmu::uarch

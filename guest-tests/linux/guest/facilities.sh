@@ -10,6 +10,7 @@
 #   traced N SUM                   the branches of calls, one by one: their number and the MD5 sum of lines "FROM TO"
 #   offcore-count N, offcore N IP   loads of chase that left the core, and where some of them were sampled
 #   fetched EVENT ADDRESS          each sample of lines
+#   interrupts NMIS PMIS UNCLAIMED  NMIs, PMIs of these, and NMIs that belonged to nobody, after two events with short periods
 # shellcheck shell=dash disable=SC1091
 . /guest/speak.sh
 
@@ -83,6 +84,10 @@ fi
 if open offcore perf record -q -N -o /tmp/data -e LLC-loads:u -c 199 chase; then
   perf stat -x, -e LLC-loads:u -o /tmp/stat chase && say offcore-count "$(sed -n 's/^\([0-9]*\),,LLC-loads.*/\1/p' /tmp/stat)"
   script chase ip | sort | uniq -c | awk '{ print "vpmu-guest: offcore", $1, $2 }'
+fi
+# Each event often overflows while the handler of the other runs.
+if open pair perf record -q -N -o /tmp/data -e instructions -e branches -c 1009 calls; then
+  say interrupts "$(awk '$1 == "NMI:" { n = $2 } $1 == "PMI:" { p = $2 } END { print n, p }' /proc/interrupts) $(dmesg | grep -c 'Dazed and confused')"
 fi
 for event in 11 12; do
   open "frontend-$event" perf record -q -N -o /tmp/data -e "cpu/event=0xc6,umask=1,frontend=0x$event/upp" -c 997 lines || continue

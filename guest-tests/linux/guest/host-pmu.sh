@@ -1,5 +1,6 @@
 # What a guest's PMU shows that counts with the host's PMU: perf stat of a program whose counts are known, samples, and memory accesses where there are such
-# events. `count` is as in exact.sh, recordings as in record_run.sh, `mem` as in mem.sh.
+# events. `count` is as in exact.sh, recordings as in record_run.sh:
+#   mem EVENT IP ADDRESS          every sample of perf mem record on a program that walks one array
 #   level EVENT N                  instructions in user mode, and the few in the kernel that run with them
 # shellcheck shell=dash disable=SC1091,SC2034 # record_run.sh reads `first`
 . /guest/speak.sh

@@ -35,7 +35,7 @@
 1:
         .endm
 
-# The labels stand at the instructions that are sampled.
+# The labels stand at the instructions that are sampled. An event of micro-operations samples the sweep, too.
         .macro  link name
         .globl  \name\()_link
         mov     $array, %edi
@@ -83,7 +83,9 @@ _start:
         link    memory
         mov     $sweep, %edi
         mov     $sweep_bytes / piece_bytes, %edx
+        .globl  sweep_store
 3:      mov     $piece_bytes / 8, %ecx
+sweep_store:
         rep stosq
         dec     %edx
         jnz     3b

@@ -68,6 +68,12 @@ def walked_lines(name, model, kernel):
             tlb = "TLB_L2_hit" if model.stores == "tlb" else "TLB_N/A"
             for label in ("link", "store"):
                 yield f"vpmu-guest: walked stores 10 {at('chase', f'{loop}_{label}'):x} - OP_STORE {store_levels(model, kernel)[loop != 'l1']} {tlb} {places}"
+    if name == "stores" and model.store_uops:
+        yield sweep_line()
+
+
+def sweep_line():
+    return f"vpmu-guest: walked stores 14 {at('chase', 'sweep_store'):x} - OP_STORE {models.STORE_LEVELS[1]} TLB_N/A 0 0"
 
 
 def shared_lines(model):
@@ -100,6 +106,8 @@ def facility_lines(facility, model, kernel):
         yield from walked_lines(facility[4:], model, kernel)
     elif facility == "c2c":
         yield from shared_lines(model)
+    elif facility == "PMIs":
+        yield "vpmu-guest: interrupts 1010 1000 0"
     elif facility == "-b":
         yield from branch_lines(model)
     elif facility == "call-graph lbr":
@@ -158,7 +166,12 @@ class FacilityTest(unittest.TestCase):
             for kernel in models.KERNELS:
                 self.assertEqual(self.outcomes(good_lines(name, kernel)), self.expected(name), f"{name} {kernel}")
         self.assertEqual(set(self.expected("skylake").values()), {"yes"})
-        self.assertEqual(sum(cell == "yes" for cell in self.expected("nehalem").values()), 7)
+        self.assertEqual(sum(cell == "yes" for cell in self.expected("nehalem").values()), 8)
+
+    def test_no_nmi_may_belong_to_nobody(self):
+        for name in ("nehalem-havendale", "sandybridge", "skylake"):
+            self.assert_changes("interrupts 1010 1000 0", "interrupts 1010 1000 1", "PMIs", name)
+        self.assert_changes("interrupts 1010 1000 0", "interrupts 3 3 0", "PMIs")
 
     def test_an_empty_log_passes_nothing(self):
         for name in ("nehalem", "nehalem-havendale", "haswell", "skylake"):
@@ -197,6 +210,10 @@ class FacilityTest(unittest.TestCase):
             store = f"{at('chase', f'{loop}_store'):x} - OP_STORE "
             hit, miss = models.STORE_LEVELS
             self.assert_changes(store + (hit if loop == "l1" else miss), store + (miss if loop == "l1" else hit), "mem stores")
+
+    def test_the_sweep_is_sampled_where_its_stores_count_one_by_one_and_only_there(self):
+        self.assert_changes(sweep_line() + "\n", "", "mem stores", "haswell")
+        self.assert_changes("opened stores\n", f"opened stores\n{sweep_line()}\n", "mem stores", "skylake")
 
     def test_how_stores_tell_their_level_depends_on_the_kernel(self):
         for name in models.MODELS:

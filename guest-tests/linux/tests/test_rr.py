@@ -11,8 +11,8 @@ import judge  # noqa: E402
 from logs import BASELINE, PROGRAMS, boot, gdb_lines  # noqa: E402
 
 GOOD = "\n".join((*boot(), "vpmu-guest: begin rr", "vpmu-guest: rr rounds 2",
-                  "vpmu-guest: rr record 1 0 31 81cc 3773", "vpmu-guest: rr replay 1 0 81cc 3773",
-                  "vpmu-guest: rr record 2 0 30 3e0a f36a", "vpmu-guest: rr replay 2 0 3e0a f36a",
+                  "vpmu-guest: rr record 1 0 31 81cc 3773", "vpmu-guest: rr buffered 1 18", "vpmu-guest: rr replay 1 0 81cc 3773",
+                  "vpmu-guest: rr record 2 0 30 3e0a f36a", "vpmu-guest: rr buffered 2 17", "vpmu-guest: rr replay 2 0 3e0a f36a",
                   "vpmu-guest: end rr 0", *gdb_lines(), "vpmu-guest: done", "vpmu-host: exit 0"))
 
 
@@ -28,6 +28,8 @@ class RrTest(unittest.TestCase):
             ("replay 1 0 81cc", "replay 1 0 81cd"),
             ("replay 1 0 81cc 3773", "replay 1 1"),
             ("record 2 0 30", "record 2 0 9"),
+            ("buffered 2 17", "buffered 2 0"),
+            ("vpmu-guest: rr buffered 1 18\n", ""),
             ("record 2 0 30 3e0a f36a", "record 2 1 30"),
             ("vpmu-guest: rr replay 2 0 3e0a f36a\n", ""),
             ("rounds 2", "rounds 3"),

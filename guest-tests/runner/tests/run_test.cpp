@@ -116,5 +116,12 @@ TEST(UnmetNeed, KvmsOwnPmuHasNeitherPebsNorUncore) {
     EXPECT_EQ(unmet_need({.needs = gt::need_records | gt::need_uncore}, source, Port::kvm), "") << source;
 }
 
+TEST(UnmetNeed, TheClockCountsTimeOnly) {
+  EXPECT_EQ(unmet_need({.needs = gt::need_all_events}, "clock", Port::kvm),
+            "needs all events, source 'clock' counts time only");
+  for (const std::string_view source : {"perf", "exact", "step", "kvm"})
+    EXPECT_EQ(unmet_need({.needs = gt::need_all_events}, source, Port::kvm), "") << source;
+}
+
 }  // namespace
 }  // namespace gt_runner

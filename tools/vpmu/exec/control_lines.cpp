@@ -10,7 +10,6 @@ namespace {
 
 constexpr int highest_signal = 64;
 constexpr int highest_code = 255;
-constexpr unsigned widest_terminal = 65535;
 
 /// The words of a line, taken from its front.
 class Words {
@@ -23,10 +22,10 @@ class Words {
   }
   /// A space and a number of at most `most`.
   template <class Number>
-  [[nodiscard]] bool take(Number& number, Number most) {
+  [[nodiscard]] bool take(Number& number, Number max) {
     if (!take(" ")) return false;
     const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), number);
-    if (error != std::errc{} || number > most || rest_.front() == '-') return false;
+    if (error != std::errc{} || number > max || rest_.front() == '-') return false;
     rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
     return true;
   }
@@ -40,7 +39,7 @@ class Words {
 std::string words(const char* word, std::uint64_t number) { return std::string{word} + " " + std::to_string(number); }
 
 std::string one_line(std::string text) {
-  if (text.size() > LineBuffer::longest_line / 2) text.resize(LineBuffer::longest_line / 2);
+  if (text.size() > LineBuffer::max_line_length / 2) text.resize(LineBuffer::max_line_length / 2);
   std::ranges::replace_if(text, [](char c) { return (c >= 0 && c < ' ') || c == 0x7F; }, '?');
   return text;
 }
@@ -112,7 +111,7 @@ Result<GuestLine> read_guest_line(std::string_view text) {
 std::optional<std::string> LineBuffer::take_line() {
   const std::size_t end = text_.find('\n');
   if (end == std::string::npos) {
-    if (text_.size() > longest_line) text_.clear();
+    if (text_.size() > max_line_length) text_.clear();
     return std::nullopt;
   }
   std::string line = text_.substr(0, end);

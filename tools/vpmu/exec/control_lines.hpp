@@ -79,7 +79,7 @@ Result<GuestLine> read_guest_line(std::string_view text);
 class LineBuffer {
  public:
   /// Longer lines are dropped: neither side writes any.
-  static constexpr std::size_t longest_line = 4096;
+  static constexpr std::size_t max_line_length = 4096;
 
   void add(std::string_view bytes) { text_ += bytes; }
   /// The next whole line, without its newline.

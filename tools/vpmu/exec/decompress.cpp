@@ -23,7 +23,7 @@ bool begins_with(std::span<const std::byte> file, const std::array<std::uint8_t,
 Failure damaged() { return usage_error("it is damaged: it cannot be decompressed"); }
 Failure too_large() { return usage_error("decompressed, it is larger than is allowed"); }
 
-Result<std::vector<std::byte>> decompress_xz(std::span<const std::byte> file, std::uint64_t most) {
+Result<std::vector<std::byte>> decompress_xz(std::span<const std::byte> file, std::uint64_t max) {
   lzma_stream stream = LZMA_STREAM_INIT;
   const std::unique_ptr<lzma_stream, void (*)(lzma_stream*)> owner{&stream, lzma_end};
   if (lzma_stream_decoder(&stream, decoder_memory, LZMA_CONCATENATED) != LZMA_OK)
@@ -38,13 +38,13 @@ Result<std::vector<std::byte>> decompress_xz(std::span<const std::byte> file, st
     state = lzma_code(&stream, LZMA_FINISH);
     if (state != LZMA_OK && state != LZMA_STREAM_END) return damaged();
     const std::size_t bytes = part.size() - stream.avail_out;
-    if (bytes > most - content.size()) return too_large();
+    if (bytes > max - content.size()) return too_large();
     content.insert(content.end(), part.begin(), part.begin() + static_cast<std::ptrdiff_t>(bytes));
   }
   return content;
 }
 
-Result<std::vector<std::byte>> decompress_zstd(std::span<const std::byte> file, std::uint64_t most) {
+Result<std::vector<std::byte>> decompress_zstd(std::span<const std::byte> file, std::uint64_t max) {
   const std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream*)> stream{ZSTD_createDStream(), ZSTD_freeDStream};
   if (!stream) return host_error("no memory to decompress");
   ZSTD_inBuffer input{.src = file.data(), .size = file.size(), .pos = 0};
@@ -56,7 +56,7 @@ Result<std::vector<std::byte>> decompress_zstd(std::span<const std::byte> file, 
     left = ZSTD_decompressStream(stream.get(), &output, &input);
     // No progress on either side: the rest of the file is missing.
     if (ZSTD_isError(left) != 0 || (output.pos == 0 && input.pos == before && left != 0)) return damaged();
-    if (output.pos > most - content.size()) return too_large();
+    if (output.pos > max - content.size()) return too_large();
     content.insert(content.end(), part.begin(), part.begin() + static_cast<std::ptrdiff_t>(output.pos));
   }
   return content;
@@ -64,10 +64,10 @@ Result<std::vector<std::byte>> decompress_zstd(std::span<const std::byte> file, 
 
 }  // namespace
 
-Result<std::vector<std::byte>> decompress(std::span<const std::byte> file, std::uint64_t most) {
-  if (begins_with(file, xz_magic)) return decompress_xz(file, most);
-  if (begins_with(file, zstd_magic)) return decompress_zstd(file, most);
-  if (file.size() > most) return too_large();
+Result<std::vector<std::byte>> decompress(std::span<const std::byte> file, std::uint64_t max) {
+  if (begins_with(file, xz_magic)) return decompress_xz(file, max);
+  if (begins_with(file, zstd_magic)) return decompress_zstd(file, max);
+  if (file.size() > max) return too_large();
   return std::vector<std::byte>{file.begin(), file.end()};
 }
 

@@ -38,10 +38,10 @@ Result<bool> take_option(std::string_view option, Reading& reading) {
   option.remove_prefix(partition.size());
   unsigned& number = reading.image.partition;
   const auto [end, error] = std::from_chars(option.data(), option.data() + option.size(), number);
-  constexpr unsigned most = 128;  // of a GUID partition table, as it usually is
-  if (error != std::errc{} || end != option.data() + option.size() || number == 0 || number > most)
+  constexpr unsigned max = 128;  // of a GUID partition table, as it usually is
+  if (error != std::errc{} || end != option.data() + option.size() || number == 0 || number > max)
     return usage_error(fmt::format("\"{}\" is not a partition's number", printable(std::string{option})),
-                       fmt::format("give 1 to {}", most));
+                       fmt::format("give 1 to {}", max));
   return true;
 }
 

@@ -1,14 +1,13 @@
 #include "exec/exec.hpp"
 
-#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
+#include <iterator>
 #include <memory>
 #include <mutex>
 
@@ -23,6 +22,7 @@
 #include "exec/preparation.hpp"
 #include "exec/session.hpp"
 #include "files/input_file.hpp"
+#include "shared/process.hpp"
 #include "tables/models.hpp"
 
 namespace vmm::tool {
@@ -36,11 +36,16 @@ class KernelLog {
     const std::scoped_lock lock{mutex_};
     if (file_) file_->put(std::string{text});
     last_ += text;
-    if (last_.size() > 2 * most) last_.erase(0, last_.size() - most);
+    if (last_.size() > 2 * max) last_.erase(0, last_.size() - max);
+  }
+  /// What became of the bytes for the file. No more are written.
+  BoundedWriter::Totals finish() {
+    const std::scoped_lock lock{mutex_};
+    return file_ ? file_->finish() : BoundedWriter::Totals{};
   }
   /// The last lines, indented; bytes that are not text are shown as escapes.
   std::vector<std::string> last_lines() {
-    constexpr std::size_t most_lines = 15;
+    constexpr std::size_t max_lines = 15;
     const std::scoped_lock lock{mutex_};
     std::vector<std::string> lines;
     for (std::size_t at = 0; at < last_.size();) {
@@ -50,12 +55,12 @@ class KernelLog {
       if (!line.empty()) lines.push_back("  | " + printable(line));
       at = end + 1;
     }
-    if (lines.size() > most_lines) lines.erase(lines.begin(), lines.end() - most_lines);
+    if (lines.size() > max_lines) lines.erase(lines.begin(), lines.end() - max_lines);
     return lines;
   }
 
  private:
-  static constexpr std::size_t most = 16384;
+  static constexpr std::size_t max = 16384;
   std::mutex mutex_;
   std::unique_ptr<BoundedWriter> file_;
   std::string last_;
@@ -63,11 +68,11 @@ class KernelLog {
 
 Result<std::shared_ptr<const std::vector<std::byte>>> make_initramfs(const ExecArguments& arguments,
                                                                      const ExecPreparation& preparation) {
-  constexpr std::uint64_t longest_kernel = 1ULL << 30U;
+  constexpr std::uint64_t max_kernel_bytes = 1ULL << 30U;
   VMM_ASSIGN(
       const auto image,
       read_whole_file(arguments.machine.kernel,
-                      {.what = "the kernel", .advice = "give a readable bzImage with --kernel"}, longest_kernel));
+                      {.what = "the kernel", .advice = "give a readable bzImage with --kernel"}, max_kernel_bytes));
   VMM_ASSIGN(const std::string version, kernel_version(image));
   VMM_ASSIGN(const auto directory, find_module_directory(arguments.modules, arguments.machine.kernel, version));
   std::vector<KernelModule> modules;
@@ -104,21 +109,27 @@ Result<int> exit_code_of(const ExecEnd& end, const ExecArguments& arguments) {
                     "see the last messages of the kernel");
 }
 
-/// Opens /dev/null for each standard stream that is closed. Otherwise the next file that is opened would get its
-/// number, and the command would write into that file.
-Result<void> open_streams() {
-  for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
-    if (::fcntl(number, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != number)
-      return host_error("a standard stream is closed, and cannot be opened as /dev/null", errno);
-  return {};
+/// What could not be written, each a line: the command's output, and the kernel's log.
+std::vector<Error> losses(const GuestDevices& devices, const BoundedWriter::Totals& log) {
+  std::vector<Error> all;
+  for (const LostOutput& lost : devices.lost_output())
+    all.push_back(
+        {.kind = ErrorKind::host,
+         .what = fmt::format("{} bytes that the command has written to standard {} are lost", lost.bytes, lost.stream),
+         .advice = "open it, or give it a file with room",
+         .system_errno = lost.error});
+  if (log.dropped != 0)
+    all.push_back({.kind = ErrorKind::host,
+                   .what = fmt::format("{} bytes of the guest kernel's log are lost", log.dropped),
+                   .advice = "give a file with room with --console",
+                   .system_errno = log.error});
+  return all;
 }
 
 Result<int> exec(ExecArguments& arguments, std::vector<std::string>& kernel_lines) {
-  VMM_TRY(open_streams());
-  // When the reader of our output has gone, the guest is told; SIGPIPE must not end this process.
-  std::signal(SIGPIPE, SIG_IGN);
+  set_failure_code(exec_failed);
   VMM_ASSIGN(arguments.machine.memory_bytes, parse_size(arguments.memory));
-  VMM_ASSIGN(const auto lines, settle(arguments));
+  VMM_ASSIGN(const Chosen chosen, choose_automatic(arguments));
   VMM_ASSIGN(arguments.machine.kernel, find_kernel(kernel_places(arguments.kernel)));
   VMM_ASSIGN(const ExecPreparation preparation, prepare_exec(arguments));
   const ExecRequest& request = preparation.request;
@@ -151,17 +162,30 @@ Result<int> exec(ExecArguments& arguments, std::vector<std::string>& kernel_line
                              .when_input_ends = [&devices](auto told) { devices.when_input_ends(std::move(told)); },
                              .timeout = std::chrono::duration<double>{arguments.timeout}};
   if (arguments.verbose)
-    for (const std::string& line : lines) messages.print("vpmu: " + line);
+    for (const std::string& line : chosen.lines()) messages.print("vpmu: " + line);
+  else if (chosen.passes_over_kvm)
+    messages.print("vpmu: " + chosen.accel);
   std::optional<WholeFile> no_snapshot;
   VMM_ASSIGN(session.confinement,
              confine(confinement, arguments, Daemons::devices,
                      {.socket = no_socket, .statistics = statistics, .snapshot = no_snapshot}, log));
-  VMM_ASSIGN(const ExecEnd end, run_exec_session(arguments.machine, std::move(session), log));
-  if (statistics) VMM_TRY(confinement.write(*statistics, to_json(end.statistics) + "\n"));
+  const auto ended = run_exec_session(arguments.machine, std::move(session), log);
+  log.tell_held_back();
+  VMM_ASSIGN(const ExecEnd end, ended);
+  std::vector<Error> failures;
+  if (statistics)
+    if (const auto written = confinement.write(*statistics, to_json(end.statistics) + "\n"); !written)
+      failures.push_back(written.error());
   const bool kernel_knows =
       !end.failure && end.reason != StopReason::user && (!end.started || end.reason != StopReason::time_limit);
   if (!end.exit_code && !end.signal && kernel_knows) kernel_lines = kernel_log.last_lines();
-  return exit_code_of(end, arguments);
+  auto code = exit_code_of(end, arguments);
+  std::ranges::move(losses(devices, kernel_log.finish()), std::back_inserter(failures));
+  for (const Error& failure : failures) {
+    std::fprintf(stderr, "%s: %s\n", arguments.name, describe(failure).c_str());
+    if (code && *code == 0) code = exec_failed;
+  }
+  return code;
 }
 
 }  // namespace
@@ -190,7 +214,13 @@ void add_exec_options(Command& exec, const std::shared_ptr<ExecArguments>& argum
   exec.add_option("--root-socket", arguments->root_socket,
                   "the guest's root is what your own virtiofsd serves at this socket")
       .takes_file();
-  exec.add_option("--rw", arguments->writable, "a directory that the command can write to").takes_file();
+  const Argument writable =
+      exec.add_option("--rw", arguments->writable,
+                      "a directory that the command can write to, but no setuid or setgid bits and no device nodes")
+          .takes_file();
+  exec.add_flag("--rw-special", arguments->special_files,
+                "with --rw: those, too; if started as root, the guest can then make itself root on this host")
+      .needs(writable);
   exec.add_option("--disk", arguments->disks,
                   "a disk: IMAGE[,ro][,format=raw|qcow2]; raw, unless its name ends in .qcow2");
   exec.add_option("--disk-socket", arguments->disk_sockets, "a disk that your own daemon serves at this socket")
@@ -203,8 +233,9 @@ void add_exec_options(Command& exec, const std::shared_ptr<ExecArguments>& argum
   exec.add_option("--model", machine.model, "CPU model").shows_default().suggests(model_names());
   exec.add_option("--memory", arguments->memory, "guest memory: a number and K, M or G").shows_default();
   exec.add_option("--cpus", machine.cpus, "virtual CPUs").shows_default();
-  exec.add_option("--threads", machine.threads_per_core,
-                  "threads per core; 1: no SMT, and each CPU has all counters of its core")
+  exec.add_option(
+          "--threads", machine.threads_per_core,
+          "threads per core; 2: SMT, pairs of CPUs share a core's caches, and from Sandy Bridge on halve its counters")
       .shows_default();
   exec.add_flag("--bare-metal", machine.bare_metal,
                 "hide the hypervisor from the guest, whose kernel then uses the uncore, too");

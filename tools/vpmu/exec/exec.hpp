@@ -26,6 +26,7 @@ struct ExecArguments : MachineOptions {
   std::vector<std::string> command;
   std::string kernel, modules, append, root{"/"}, root_socket, console;
   std::vector<std::string> writable, disks, disk_sockets, more_modules;
+  bool special_files{};  ///< The guest may leave setuid files and device nodes in the directories of `writable`.
   bool net{};
   std::string net_socket;
   std::vector<ExecDirectory> elsewhere;

@@ -20,11 +20,11 @@ constexpr unsigned port_output = 2, port_error = 3;  // of ports_
 
 /// Virtio 1.2 5.11.4: tag[36], num_request_queues.
 std::vector<std::byte> file_system_configuration(const std::string& tag) {
-  constexpr std::size_t longest_tag = 36;
+  constexpr std::size_t max_tag_length = 36;
   constexpr std::uint32_t request_queues = 1;
-  std::vector<std::byte> bytes(longest_tag + sizeof request_queues);
-  std::memcpy(bytes.data(), tag.data(), std::min(tag.size(), longest_tag));
-  std::memcpy(bytes.data() + longest_tag, &request_queues, sizeof request_queues);
+  std::vector<std::byte> bytes(max_tag_length + sizeof request_queues);
+  std::memcpy(bytes.data(), tag.data(), std::min(tag.size(), max_tag_length));
+  std::memcpy(bytes.data() + max_tag_length, &request_queues, sizeof request_queues);
   return bytes;
 }
 
@@ -76,7 +76,7 @@ Result<GuestDevices> GuestDevices::start(const Choice& choice) {
 Result<void> GuestDevices::add(const Share& share) {
   VMM_ASSIGN(auto back_end, share.socket.empty()
                                 ? virtio::share_directory(share.directory, share.access,
-                                                          program("VPMU_VIRTIOFSD", fetched_virtiofsd()))
+                                                          program("VPMU_VIRTIOFSD", fetched_virtiofsd()), share.special)
                                 : virtio::join_back_end(share.socket, "the virtiofsd of --root-socket", start_first));
   // The queue for high-priority requests, and one for all others. Virtio 1.2 5.11.2.
   started_.push_back({.back_end = std::move(back_end),
@@ -125,9 +125,23 @@ Result<void> GuestDevices::connect(const Fd& channel, bool has_terminal, bool dr
   ports_.push_back({.name = "vpmu.stdin", .input = std::move(input), .at_end = [this](std::uint64_t bytes) {
                       if (input_ends_) input_ends_(bytes);
                     }});
-  ports_.push_back({.name = "vpmu.stdout", .output = std::move(output)});
-  if (!has_terminal) ports_.push_back({.name = "vpmu.stderr", .output = std::move(error)});
+  ports_.push_back(output_port("vpmu.stdout", std::move(output), lost_output_));
+  if (!has_terminal) ports_.push_back(output_port("vpmu.stderr", std::move(error), lost_error_));
   return {};
+}
+
+virtio::Console::Port GuestDevices::output_port(const char* name, Fd output, std::shared_ptr<Loss> loss) {
+  return {.name = name, .output = std::move(output), .lost = [loss = std::move(loss)](std::uint64_t bytes, int error) {
+            loss->bytes += bytes;
+            loss->error = error;
+          }};
+}
+
+std::vector<LostOutput> GuestDevices::lost_output() const {
+  std::vector<LostOutput> all;
+  for (const auto& [stream, loss] : {std::pair{"output", lost_output_.get()}, std::pair{"error", lost_error_.get()}})
+    if (loss->bytes != 0) all.push_back({.stream = stream, .bytes = loss->bytes, .error = loss->error});
+  return all;
 }
 
 Machine::Hooks::DeviceFactory GuestDevices::factory(Accel accel) {

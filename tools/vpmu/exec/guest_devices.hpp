@@ -1,5 +1,7 @@
 #pragma once
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +15,13 @@
 
 namespace vmm::tool {
 
+/// What the guest's command has written, and could not be passed on.
+struct LostOutput {
+  const char* stream;  ///< "output" or "error".
+  std::uint64_t bytes;
+  int error;  ///< errno.
+};
+
 /// The devices of `vpmu exec`'s guest: their daemons, and the descriptors of the guest's console.
 class GuestDevices {
  public:
@@ -21,6 +30,7 @@ class GuestDevices {
     std::string tag, directory;
     virtio::Access access;
     std::string socket{};
+    virtio::SpecialFiles special{virtio::SpecialFiles::refused};
   };
   /// A disk's image. With a socket, another daemon serves the disk, and the image is unused.
   struct Disk {
@@ -47,6 +57,8 @@ class GuestDevices {
   /// For the machine: once. This object must outlive it.
   [[nodiscard]] Machine::Hooks::DeviceFactory factory(Accel accel);
   [[nodiscard]] WrittenLine passed_on() const;
+  /// After the machine's end. A reader that has gone is no loss: the command was told.
+  [[nodiscard]] std::vector<LostOutput> lost_output() const;
   /// Sets who is told of the end of our standard input, with the number of bytes before it. Before the machine runs;
   /// `told` may be called on any thread.
   void when_input_ends(std::function<void(std::uint64_t bytes)> told) { input_ends_ = std::move(told); }
@@ -63,10 +75,18 @@ class GuestDevices {
   Result<void> add(const Network& network);
   Result<std::vector<std::unique_ptr<virtio::Device>>> make(const GuestMemory& memory, Accel accel);
 
+  /// Of one stream.
+  struct Loss {
+    std::atomic<std::uint64_t> bytes{};
+    std::atomic<int> error{};
+  };
+  static virtio::Console::Port output_port(const char* name, Fd output, std::shared_ptr<Loss> loss);
+
   std::vector<Started> started_;
   std::vector<virtio::Console::Port> ports_;
   virtio::Console* console_{};  ///< Of the machine.
   std::function<void(std::uint64_t)> input_ends_;
+  std::shared_ptr<Loss> lost_output_{std::make_shared<Loss>()}, lost_error_{std::make_shared<Loss>()};
 };
 
 }  // namespace vmm::tool

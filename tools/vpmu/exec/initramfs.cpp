@@ -10,7 +10,7 @@ extern "C" const std::byte vpmu_exec_init[], vpmu_exec_init_end[];
 namespace vmm::tool {
 namespace {
 
-constexpr std::uint32_t readable = 0644;
+constexpr std::uint32_t readable_file = 0644;
 constexpr std::uint32_t executable = 0755;
 
 }  // namespace
@@ -66,10 +66,10 @@ Result<std::vector<std::byte>> make_exec_initramfs(ExecRequest request, std::spa
   archive.add_character_device("dev/console", 0600, 5, 1);
   for (const KernelModule& module : modules) {
     request.modules.push_back(module.name + ".ko");
-    archive.add_file(directory + "/" + request.modules.back(), readable, module.content);
+    archive.add_file(directory + "/" + request.modules.back(), readable_file, module.content);
   }
   VMM_ASSIGN(const std::string text, write_request(request));
-  archive.add_file(exec_request_file, readable, std::as_bytes(std::span{text}));
+  archive.add_file(exec_request_file, readable_file, std::as_bytes(std::span{text}));
   archive.add_file("init", executable, exec_init());
   return archive.take();
 }

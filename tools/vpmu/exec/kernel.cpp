@@ -19,7 +19,7 @@ namespace {
 // Linux Documentation/arch/x86/boot.rst
 constexpr std::size_t version_pointer = 0x20E;
 constexpr std::size_t version_base = 0x200;
-constexpr std::size_t longest_version = 64;  // the size of the field in uname(2)
+constexpr std::size_t max_version_length = 64;  // the size of the field in uname(2)
 
 bool readable(const std::string& path) { return ::access(path.c_str(), R_OK) == 0; }
 
@@ -53,11 +53,11 @@ Result<std::string> kernel_version(std::span<const std::byte> file) {
     std::memcpy(&pointer, &file[version_pointer], sizeof pointer);
   const std::size_t place = version_base + pointer;
   if (pointer == 0 || place >= file.size()) return usage_error("the kernel's header names no version");
-  std::string text(std::min(longest_version + 1, file.size() - place), '\0');
+  std::string text(std::min(max_version_length + 1, file.size() - place), '\0');
   std::memcpy(text.data(), &file[place], text.size());
   std::string version = text.substr(0, text.find_first_of(std::string_view{" \0", 2}));
   constexpr auto is_plain = [](char c) { return c > ' ' && c < 0x7F && c != '/'; };
-  if (version.empty() || version.size() > longest_version || version.starts_with('.') ||
+  if (version.empty() || version.size() > max_version_length || version.starts_with('.') ||
       !std::ranges::all_of(version, is_plain))
     return usage_error(fmt::format("the kernel's header has '{}' where its version should be", printable(version)));
   return version;

@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t most_module_bytes = std::uint64_t{64} << 20;
-constexpr std::uint64_t most_list_bytes = std::uint64_t{16} << 20;
+constexpr std::uint64_t max_module_bytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t max_list_bytes = std::uint64_t{16} << 20;
 constexpr auto suffixes = std::to_array<std::string_view>({".ko", ".ko.xz", ".ko.zst"});
 
 /// The name as the kernel writes it: a file's name may have dashes.
@@ -41,7 +41,7 @@ Result<std::vector<std::string>> listed_paths(const fs::path& list) {
   std::vector<std::string> paths;
   std::error_code error;
   if (!fs::exists(list, error)) return paths;
-  VMM_ASSIGN(const auto bytes, read_whole_file(list, {"the list of modules", "run depmod"}, most_list_bytes));
+  VMM_ASSIGN(const auto bytes, read_whole_file(list, {"the list of modules", "run depmod"}, max_list_bytes));
   const std::string_view text{reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   for (std::size_t begin = 0; begin < text.size();) {
     const std::string_view line = text.substr(begin, text.find('\n', begin) - begin);
@@ -90,8 +90,8 @@ class Modules {
 
 Result<std::vector<std::byte>> read_module(const fs::path& path) {
   VMM_ASSIGN(const auto file,
-             read_whole_file(path, {"the module", "install the kernel's package again"}, most_module_bytes));
-  auto content = decompress(file, most_module_bytes);
+             read_whole_file(path, {"the module", "install the kernel's package again"}, max_module_bytes));
+  auto content = decompress(file, max_module_bytes);
   if (!content) content.error().what = fmt::format("the module {}: {}", printable(path.native()), content.error().what);
   return content;
 }

@@ -140,17 +140,22 @@ Result<void> add_shares(const ExecArguments& arguments, const Root& root, ExecPr
                               .directory = root.directory,
                               .access = virtio::Access::read_only,
                               .socket = root.socket});
-  const auto add = [&](std::string tag, std::string host, std::string guest) {
-    devices.shares.push_back(
-        {.tag = tag, .directory = std::move(host), .access = virtio::Access::read_write, .socket = {}});
+  const auto add = [&](std::string tag, std::string host, std::string guest, virtio::SpecialFiles special) {
+    devices.shares.push_back({.tag = tag,
+                              .directory = std::move(host),
+                              .access = virtio::Access::read_write,
+                              .socket = {},
+                              .special = special});
     request.mounts.push_back({.tag = std::move(tag), .path = std::move(guest), .access = ExecAccess::read_write});
   };
   for (std::size_t i = 0; i < arguments.writable.size(); ++i) {
     VMM_ASSIGN(const auto path, real_directory(arguments.writable[i], "--rw"));
-    add(fmt::format("rw{}", i), path, path);
+    add(fmt::format("rw{}", i), path, path,
+        arguments.special_files ? virtio::SpecialFiles::allowed : virtio::SpecialFiles::refused);
   }
   for (std::size_t i = 0; i < arguments.elsewhere.size(); ++i)
-    add(fmt::format("at{}", i), arguments.elsewhere[i].host, arguments.elsewhere[i].guest);
+    add(fmt::format("at{}", i), arguments.elsewhere[i].host, arguments.elsewhere[i].guest,
+        virtio::SpecialFiles::refused);
   return {};
 }
 

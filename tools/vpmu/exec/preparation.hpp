@@ -16,7 +16,7 @@ struct ExecPreparation {
   std::vector<std::string> modules;  ///< Of the kernel, by their names.
 };
 
-/// From the arguments and this process's environment. `arguments.machine.accel` must be settled. Fails with kind usage
+/// From the arguments and this process's environment. `arguments.machine.accel` must be chosen. Fails with kind usage
 /// if what an argument names does not exist, or contradicts another argument.
 Result<ExecPreparation> prepare_exec(const ExecArguments& arguments);
 

@@ -14,15 +14,14 @@ namespace vmm::tool {
 namespace {
 
 constexpr std::string_view heading = "vpmu exec request 1";
-constexpr std::size_t longest_string = std::size_t{128} << 10;  // the longest that execve() takes
-constexpr std::size_t longest_file = std::size_t{4} << 20;      // and execve() takes about half of this in all
-constexpr std::size_t longest_tag = 36;                         // the size of the tag in a virtio-fs device
-constexpr std::size_t longest_hostname = 64;
-constexpr std::size_t shortest_seed = 32, longest_seed = 256;
-constexpr std::size_t most_groups = 65536;
-constexpr unsigned most_partitions = 128;
-constexpr unsigned longest_prefix = 30;  // leaves room for the guest and its gateway
-constexpr unsigned widest_terminal = 65535;
+constexpr std::size_t max_string_length = std::size_t{128} << 10;  // the longest that execve() takes
+constexpr std::size_t max_file_bytes = std::size_t{4} << 20;       // and execve() takes about half of this in all
+constexpr std::size_t max_tag_length = 36;                         // the size of the tag in a virtio-fs device
+constexpr std::size_t max_hostname_length = 64;
+constexpr std::size_t min_seed_length = 32, max_seed_length = 256;
+constexpr std::size_t max_groups = 65536;
+constexpr unsigned max_partitions = 128;
+constexpr unsigned max_prefix = 30;  // leaves room for the guest and its gateway
 constexpr mode_t all_modes = 0777;
 
 Failure wrong(std::string_view key, const char* why) {
@@ -37,8 +36,8 @@ Result<void> check_path(std::string_view key, const std::string& path) {
 }
 
 /// A name that can be passed to the kernel unchanged, and is not a path.
-Result<void> check_name(std::string_view key, const std::string& name, std::size_t longest) {
-  if (name.empty() || name.size() > longest) return wrong(key, "is empty or too long");
+Result<void> check_name(std::string_view key, const std::string& name, std::size_t max) {
+  if (name.empty() || name.size() > max) return wrong(key, "is empty or too long");
   if (!std::ranges::all_of(name, is_plain)) return wrong(key, "has a character that no name has");
   if (name.find('/') != std::string::npos || name == "." || name == "..") return wrong(key, "is a path");
   return {};
@@ -48,28 +47,28 @@ Result<void> check_network(const ExecNetwork& network) {
   in_addr ignored{};
   for (const std::string& address : {network.address, network.gateway, network.name_server})
     if (::inet_pton(AF_INET, address.c_str(), &ignored) != 1) return wrong("network", "has an address that is none");
-  if (network.prefix == 0 || network.prefix > longest_prefix) return wrong("network", "has a prefix that is none");
+  if (network.prefix == 0 || network.prefix > max_prefix) return wrong("network", "has a prefix that is none");
   return {};
 }
 
 Result<void> check(const ExecRequest& request) {
   if (request.arguments.empty() || request.arguments.front().empty()) return wrong("argument", "names no command");
   VMM_TRY(check_path("directory", request.directory));
-  VMM_TRY(check_name("root", request.root_tag, longest_tag));
+  VMM_TRY(check_name("root", request.root_tag, max_tag_length));
   for (const ExecMount& mount : request.mounts) {
-    VMM_TRY(check_name("mount", mount.tag, longest_tag));
+    VMM_TRY(check_name("mount", mount.tag, max_tag_length));
     VMM_TRY(check_path("mount", mount.path));
   }
   if (request.root_disk) {
     VMM_TRY(check_name("root-disk", request.root_disk->device, NAME_MAX));
-    if (request.root_disk->partition > most_partitions) return wrong("root-disk", "has a partition that is none");
+    if (request.root_disk->partition > max_partitions) return wrong("root-disk", "has a partition that is none");
   }
   if (request.network) VMM_TRY(check_network(*request.network));
-  if (!request.hostname.empty()) VMM_TRY(check_name("hostname", request.hostname, longest_hostname));
+  if (!request.hostname.empty()) VMM_TRY(check_name("hostname", request.hostname, max_hostname_length));
   const std::size_t seed = request.random_seed.size();
-  if (seed != 0 && (seed < shortest_seed || seed > longest_seed)) return wrong("seed", "is too short or too long");
+  if (seed != 0 && (seed < min_seed_length || seed > max_seed_length)) return wrong("seed", "is too short or too long");
   for (const std::string& module : request.modules) VMM_TRY(check_name("module", module, NAME_MAX));
-  if (request.groups.size() > most_groups) return wrong("groups", "are too many");
+  if (request.groups.size() > max_groups) return wrong("groups", "are too many");
   if (request.file_mode_mask > all_modes) return wrong("umask", "is out of range");
   if (request.terminal && std::max(request.terminal->rows, request.terminal->columns) > widest_terminal)
     return wrong("terminal", "is too large");
@@ -137,7 +136,7 @@ bool read_network(std::string_view text, ExecRequest& request) {
 }
 
 bool read_group(std::string_view text, ExecRequest& request) {
-  return request.groups.size() < most_groups && read_number(text, request.groups.emplace_back());
+  return request.groups.size() < max_groups && read_number(text, request.groups.emplace_back());
 }
 
 /// A field of the file: how it is read, and whether it may occur several times.
@@ -182,10 +181,10 @@ Result<void> read_field(std::string_view line, ExecRequest& request, std::uint32
 class Writer {
  public:
   void add(std::string_view key, std::string_view value) {
-    if (value.size() >= longest_string) refuse(key, "is too long");
+    if (value.size() >= max_string_length) refuse(key, "is too long");
     if (value.find('\0') != std::string_view::npos) refuse(key, "has a NUL in it");
     file_.append(key).append("=").append(value).push_back('\0');
-    if (file_.size() > longest_file) refuse(key, "is more than a request has room for");
+    if (file_.size() > max_file_bytes) refuse(key, "is more than a request has room for");
   }
   void add(std::string_view key, std::uint64_t number) { add(key, std::to_string(number)); }
   void add_all(std::string_view key, const std::vector<std::string>& values) {
@@ -234,13 +233,13 @@ Result<std::string> write_request(const ExecRequest& request) {
 }
 
 Result<ExecRequest> read_request(std::string_view file) {
-  if (file.size() > longest_file) return wrong("it", "is too long");
+  if (file.size() > max_file_bytes) return wrong("it", "is too long");
   if (!take(file, heading) || !take(file, std::string_view{"\0", 1})) return wrong("it", "is none of this version");
   ExecRequest request;
   for (std::uint32_t seen = 0; !file.empty();) {
     const std::size_t end = file.find('\0');
     if (end == std::string_view::npos) return wrong("it", "is cut off");
-    if (end > 2 * longest_string) return wrong("it", "has a field that is too long");
+    if (end > 2 * max_string_length) return wrong("it", "has a field that is too long");
     VMM_TRY(read_field(file.substr(0, end), request, seen));
     file.remove_prefix(end + 1);
   }

@@ -16,6 +16,8 @@ struct TerminalSize {
   unsigned columns{};
   bool operator==(const TerminalSize&) const = default;
 };
+/// The most rows and columns that a terminal may have.
+inline constexpr unsigned widest_terminal = 65535;
 
 enum class ExecAccess { read_only, read_write };
 

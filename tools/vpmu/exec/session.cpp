@@ -24,7 +24,7 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
-constexpr unsigned most_signals = 3;
+constexpr unsigned max_signals = 3;
 
 // NOLINTBEGIN(misc-no-recursion): Asio calls a handler later, not from the call that it is given to.
 
@@ -39,6 +39,7 @@ class ExecSession {
                                          {.console = [this](std::uint8_t byte) { console(byte); },
                                           .stop_requested = [this] { asio::post(io_, [this] { io_.stop(); }); },
                                           .confine_vcpu = options_.confinement.vcpu,
+                                          .perf_hosts = options_.confinement.perf_hosts,
                                           .make_devices = options_.make_devices},
                                          log));
     watch_signals();
@@ -85,7 +86,7 @@ class ExecSession {
 
   void took(int signal) {
     if (signal == SIGWINCH) return tell_size();
-    if (!end_.started || ++signals_taken_ >= most_signals) return machine_->request_stop(StopReason::user);
+    if (!end_.started || ++signals_taken_ >= max_signals) return machine_->request_stop(StopReason::user);
     send(SignalLine{.number = signal});
   }
 

@@ -16,7 +16,7 @@
 namespace vmm::tool {
 namespace {
 
-constexpr std::size_t most_lines = 4000, longest_text = 200;
+constexpr std::size_t max_lines = 4000, max_text_length = 200;
 /// Lines that are shown on each side of a line with samples.
 constexpr std::size_t context = 6;
 
@@ -30,7 +30,7 @@ std::optional<CodeLine> read_instruction(std::string_view text) {
   const char* const end = text.data() + colon;
   const auto [stop, error] = std::from_chars(text.data() + first, end, line.address, hexadecimal);
   if (error != std::errc{} || stop != end) return std::nullopt;
-  line.text = text.substr(colon + 2, longest_text);
+  line.text = text.substr(colon + 2, max_text_length);
   std::ranges::replace(line.text, '\t', ' ');
   return line;
 }
@@ -43,7 +43,7 @@ std::optional<std::string> read_source(std::string_view text) {
   const std::string_view digits = text.substr(colon + 1);
   if (!std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; })) return std::nullopt;
   const std::size_t slash = text.rfind('/');
-  return std::string{text.substr(slash == std::string_view::npos ? 0 : slash + 1)}.substr(0, longest_text);
+  return std::string{text.substr(slash == std::string_view::npos ? 0 : slash + 1)}.substr(0, max_text_length);
 }
 
 /// The line that begins a function: "0000000000401660 <hot_sum>:"
@@ -126,7 +126,7 @@ bool DisassemblyReader::line(std::string_view text) {
   if (auto instruction = read_instruction(text)) {
     instruction->source = source_;
     lines_.push_back(std::move(*instruction));
-    return lines_.size() < most_lines;
+    return lines_.size() < max_lines;
   }
   if (auto source = read_source(text)) source_ = std::move(*source);
   return true;
@@ -154,8 +154,8 @@ AnnotatedFunction annotate(const ProfileSummary& summary, std::size_t function) 
     return annotated;
   }
   // In bytes: how much of the function is shown after the last sample, and how much at most in all.
-  constexpr std::uint64_t behind = 128, longest = 1U << 20U;
-  auto lines = disassemble(module, *start, std::min(std::prev(last)->second.offset + behind, longest));
+  constexpr std::uint64_t behind = 128, max = 1U << 20U;
+  auto lines = disassemble(module, *start, std::min(std::prev(last)->second.offset + behind, max));
   if (!lines || lines->empty()) {
     annotated.why_not = lines ? std::string{"objdump finds no code there."} : describe(lines.error());
     return annotated;

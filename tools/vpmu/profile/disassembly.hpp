@@ -39,10 +39,10 @@ class DisassemblyReader {
   std::vector<CodeLine> take() { return std::move(lines_); }
 
  private:
-  static constexpr std::size_t longest_line = 4096;
+  static constexpr std::size_t max_line_length = 4096;
   /// False: no more is needed.
   bool line(std::string_view text);
-  TextLines text_{longest_line};
+  TextLines text_{max_line_length};
   std::string source_;
   std::vector<CodeLine> lines_;
   bool is_complete_{};

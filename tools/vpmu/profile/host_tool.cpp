@@ -18,7 +18,7 @@
 namespace vmm::tool {
 namespace {
 
-constexpr std::size_t longest_said = 2000;
+constexpr std::size_t max_said_length = 2000;
 
 /// A pipe: our end, and the end that the program gets.
 Result<std::array<Fd, 2>> make_pipe() {
@@ -50,8 +50,17 @@ Result<pid_t> start(std::vector<std::string> command, const Fd& output, const Fd
   ::posix_spawn_file_actions_adddup2(&actions, errors.get(), STDERR_FILENO);
   std::vector<std::string> variables = environment();
   pid_t child{};
-  const int error = ::posix_spawnp(&child, command.front().c_str(), &actions, nullptr, pointers(command).data(),
+  // This process ignores SIGPIPE; the tool shall not.
+  posix_spawnattr_t as_usual;
+  sigset_t pipe;
+  ::sigemptyset(&pipe);
+  ::sigaddset(&pipe, SIGPIPE);
+  ::posix_spawnattr_init(&as_usual);
+  ::posix_spawnattr_setsigdefault(&as_usual, &pipe);
+  ::posix_spawnattr_setflags(&as_usual, POSIX_SPAWN_SETSIGDEF);
+  const int error = ::posix_spawnp(&child, command.front().c_str(), &actions, &as_usual, pointers(command).data(),
                                    pointers(variables).data());
+  ::posix_spawnattr_destroy(&as_usual);
   ::posix_spawn_file_actions_destroy(&actions);
   if (error != 0) return host_error(command.front(), error, "install it");
   return child;
@@ -72,7 +81,7 @@ bool read_both(std::array<Fd, 2> ends, const std::function<bool(std::string_view
       const std::string_view text{part.data(), static_cast<std::size_t>(bytes)};
       if (i == 0 && !take(text)) return false;
       if (i == 1) said.append(text);
-      if (said.size() > longest_said) said.erase(0, said.size() - longest_said);
+      if (said.size() > max_said_length) said.erase(0, said.size() - max_said_length);
     }
   }
   return true;

@@ -13,6 +13,7 @@
 #include "exec/exec.hpp"
 #include "exec/perf_there.hpp"
 #include "files/output_file.hpp"
+#include "files/work_directory.hpp"
 #include "model/model.hpp"
 #include "profile/host_tool.hpp"
 #include "profile/report.hpp"
@@ -28,14 +29,14 @@ namespace fs = std::filesystem;
 
 /// Where the guest sees the directory of the results. The path of a temporary directory would differ in each run, and
 /// with it the command's stack.
-constexpr const char* guest_directory = "/run/vpmu-profile";
+constexpr const char* guest_profile_directory = "/run/vpmu-profile";
 constexpr const char* data_name = "perf.data";
 constexpr const char* symbols_name = "kallsyms";
 constexpr const char* report_name = "report.html";
 /// In cycles. The engine runs tens of millions of cycles while a user waits, which gives thousands of samples.
 constexpr std::uint64_t engine_period = 10007;
 constexpr unsigned usual_frequency = 4000;
-constexpr std::uint64_t longest_period = 1ULL << 31U;
+constexpr std::uint64_t max_period = 1ULL << 31U;
 
 struct ProfileArguments : ExecArguments {
   std::string output, call_graph{"fp"};
@@ -46,9 +47,9 @@ struct ProfileArguments : ExecArguments {
 };
 
 Result<void> check(const ProfileArguments& arguments) {
-  if (arguments.period > longest_period)
+  if (arguments.period > max_period)
     return usage_error(fmt::format("--period {} is longer than a counter", arguments.period),
-                       fmt::format("give at most {}", longest_period));
+                       fmt::format("give at most {}", max_period));
   if (arguments.call_graph != "fp" && arguments.call_graph != "dwarf" && arguments.call_graph != "lbr")
     return usage_error("--call-graph " + printable(arguments.call_graph) + " is none that perf has",
                        "give fp, dwarf or lbr");
@@ -76,7 +77,7 @@ std::vector<std::string> perf_command(const ProfileArguments& arguments, const R
   std::vector<std::string> all{"sh",
                                "-c",
                                fmt::format(R"(cat /proc/kallsyms >"$0/{}"; exec "$@")", symbols_name),
-                               guest_directory,
+                               guest_profile_directory,
                                "perf",
                                "record",
                                "--quiet",
@@ -90,7 +91,7 @@ std::vector<std::string> perf_command(const ProfileArguments& arguments, const R
                                "--freq",
                                fmt::format("{}", rate.frequency),
                                "--output",
-                               fmt::format("{}/{}", guest_directory, data_name)};
+                               fmt::format("{}/{}", guest_profile_directory, data_name)};
   for (const RecordedEvent& event : plan.events) all.insert(all.end(), {"-e", event.perf});
   all.emplace_back("--");
   all.insert(all.end(), arguments.command.begin(), arguments.command.end());
@@ -101,7 +102,7 @@ std::vector<std::string> perf_command(const ProfileArguments& arguments, const R
 Result<int> record(const ProfileArguments& arguments, const RecordingPlan& plan, const SampleRate& rate,
                    const std::string& directory, Progress& progress) {
   ProfileArguments run = arguments;
-  run.elsewhere.push_back({.host = directory, .guest = guest_directory});
+  run.elsewhere.push_back({.host = directory, .guest = guest_profile_directory});
   run.command = perf_command(arguments, plan, rate);
   // Otherwise Linux drops samples: when there are more than 100000 per second of guest time, or when the engine takes
   // long for one. Messages on the console would be in the profile; loglevel=0 still shows those of a panic.
@@ -154,8 +155,8 @@ Result<void> note_what_is_missing(const std::string& directory, std::vector<std:
   VMM_ASSIGN(const ToolEnd end,
              run_tool({"perf", "report", "--stats", "--input", fmt::format("{}/{}", directory, data_name)},
                       [&text](std::string_view part) {
-                        constexpr std::size_t longest = 65536;
-                        text += part.substr(0, longest - std::min(longest, text.size()));
+                        constexpr std::size_t max = 65536;
+                        text += part.substr(0, max - std::min(max, text.size()));
                         return true;
                       }));
   if (end.exit_code != 0) return {};
@@ -206,8 +207,8 @@ std::vector<AnnotatedFunction> annotate_hottest(const ProfileSummary& summary, P
   std::vector<std::size_t> chosen;
   constexpr std::array wanted{std::pair{Metric::cycles, 6U}, std::pair{Metric::latency, 3U},
                               std::pair{Metric::mispredictions, 3U}};
-  for (const auto& [metric, most] : wanted)
-    for (const std::size_t function : hottest(summary, metric, most))
+  for (const auto& [metric, max] : wanted)
+    for (const std::size_t function : hottest(summary, metric, max))
       if (std::ranges::find(chosen, function) == chosen.end()) chosen.push_back(function);
   std::vector<AnnotatedFunction> all;
   for (const std::size_t function : chosen) {
@@ -224,10 +225,10 @@ Result<int> profile(const ProfileArguments& arguments) {
   VMM_ASSIGN(const GuestPerfRun guest, describe_guest(arguments));
   const SampleRate rate = rate_of(arguments, guest.source);
   ProfileReport report;
-  VMM_ASSIGN(report.plan, plan_recording(vpmu::describe(model->generation), guest.source, rate));
+  VMM_ASSIGN(report.plan, plan_recording(vpmu::describe(model->generation), guest.source, rate, guest.time));
   const std::string report_path = fmt::format("{}/{}", arguments.output, report_name);
   VMM_ASSIGN(auto file, OutputFile::open(report_path, {.what = "the report", .advice = "give another --output"}));
-  VMM_ASSIGN(const ResultDirectory results, ResultDirectory::create(fs::absolute(arguments.output).string()));
+  VMM_ASSIGN(const WorkDirectory results, WorkDirectory::create(fs::absolute(arguments.output).string()));
   Progress progress{arguments.name, arguments.quiet ? Progress::Voice::quiet : Progress::Voice::aloud};
   VMM_ASSIGN(const int code, record(arguments, report.plan, rate, results.path(), progress));
   if (code == exec_failed || code == exec_timed_out) return code;

@@ -14,7 +14,7 @@ using vpmu::GenerationDesc;
 using vpmu::PebsAbility;
 
 /// On some models Linux refuses a shorter period.
-constexpr std::uint64_t shortest_period = 32;
+constexpr std::uint64_t min_period = 32;
 /// How many times shorter than that of cycles the periods of loads and mispredictions are.
 constexpr std::uint64_t cycles_of_a_load = 5, cycles_of_a_misprediction = 100;
 
@@ -27,7 +27,7 @@ std::uint64_t period_of(Aspect aspect, std::uint64_t cycles) {
     case Aspect::loads: period = cycles / cycles_of_a_load; break;
     case Aspect::mispredictions: period = cycles / cycles_of_a_misprediction; break;
   }
-  return std::max(period, shortest_period) | 1U;
+  return std::max(period, min_period) | 1U;
 }
 
 bool is_plain(const EventDesc& event) {
@@ -63,19 +63,20 @@ std::string with_terms(std::string_view select, Aspect aspect, std::uint64_t per
   return fmt::format("{}name={}{}/{}", select, to_string(aspect), rate, modifier);
 }
 
-Result<std::string> quality_of(std::string_view name, const GenerationDesc& generation, std::string_view source) {
-  VMM_ASSIGN(const auto chosen, choose_events(name, generation, source));
+Result<std::string> quality_of(std::string_view name, const GenerationDesc& generation, std::string_view source,
+                               TimeModel time) {
+  VMM_ASSIGN(const auto chosen, choose_events(name, generation, source, time));
   return chosen.front().quality;
 }
 
 /// Adds the event of `row`, or a sentence that it is missing.
 Result<void> add(RecordingPlan& plan, Aspect aspect, const EventDesc* row, const GenerationDesc& generation,
-                 std::string_view source, std::uint64_t cycles) {
+                 std::string_view source, TimeModel time, std::uint64_t cycles) {
   if (row == nullptr) {
     plan.lacking.push_back(fmt::format("{}: {} has no event that counts them.", to_string(aspect), generation.name));
     return {};
   }
-  VMM_ASSIGN(const std::string quality, quality_of(row->name, generation, source));
+  VMM_ASSIGN(const std::string quality, quality_of(row->name, generation, source, time));
   if (!is_delivered(quality)) {
     plan.lacking.push_back(fmt::format("{}: the source {} does not deliver {}.", to_string(aspect), source, row->name));
     return {};
@@ -110,10 +111,10 @@ std::string_view to_string(Aspect aspect) {
   return "";
 }
 
-Result<RecordingPlan> plan_recording(const GenerationDesc& generation, std::string_view source,
-                                     const SampleRate& rate) {
+Result<RecordingPlan> plan_recording(const GenerationDesc& generation, std::string_view source, const SampleRate& rate,
+                                     TimeModel time) {
   RecordingPlan plan;
-  VMM_ASSIGN(const std::string quality, quality_of("cycles", generation, source));
+  VMM_ASSIGN(const std::string quality, quality_of("cycles", generation, source, time));
   if (!is_delivered(quality))
     return usage_error(fmt::format("the source {} does not deliver cycles", source), "choose another with --source");
   // perf's own name, which Linux translates into the model's precise event. KVM's PMU may have none.
@@ -125,8 +126,8 @@ Result<RecordingPlan> plan_recording(const GenerationDesc& generation, std::stri
                          .quality = quality,
                          .is_precise = precise,
                          .period = period});
-  VMM_TRY(add(plan, Aspect::loads, find_loads(generation), generation, source, rate.period));
-  VMM_TRY(add(plan, Aspect::mispredictions, find_mispredictions(generation), generation, source, rate.period));
+  VMM_TRY(add(plan, Aspect::loads, find_loads(generation), generation, source, time, rate.period));
+  VMM_TRY(add(plan, Aspect::mispredictions, find_mispredictions(generation), generation, source, time, rate.period));
   return plan;
 }
 

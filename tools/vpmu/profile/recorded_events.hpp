@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sources/time_model.hpp"
 #include "support/result.hpp"
 #include "vpmu/generation.hpp"
 
@@ -42,6 +43,6 @@ struct RecordingPlan {
 
 /// Fails where not even cycles can be sampled.
 Result<RecordingPlan> plan_recording(const vpmu::GenerationDesc& generation, std::string_view source,
-                                     const SampleRate& rate);
+                                     const SampleRate& rate, TimeModel time = TimeModel::instructions);
 
 }  // namespace vmm::tool

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t most_functions = 200, most_branches = 50, most_functions_of_loads = 25;
+constexpr std::size_t max_report_functions = 200, max_branches = 50, max_functions_of_loads = 25;
 /// A frame with less than 1/4000 of the total is left out of the report: it would be too narrow to see.
 constexpr std::uint64_t narrowest = 4000;
 
@@ -93,7 +93,7 @@ Json nodes_json(const ProfileSummary& summary, Names& names) {
 Json functions_json(const ProfileSummary& summary, Names& names) {
   std::set<std::size_t> chosen;
   for (std::size_t metric = 0; metric < metrics; ++metric)
-    for (const std::size_t function : hottest(summary, static_cast<Metric>(metric), most_functions / metrics))
+    for (const std::size_t function : hottest(summary, static_cast<Metric>(metric), max_report_functions / metrics))
       chosen.insert(function);
   Json list = Json::array();
   for (const std::size_t function : chosen) {
@@ -107,7 +107,7 @@ Json load_json(const LoadCount& count) {
   return {{"samples", count.samples},
           {"loads", count.loads},
           {"latency", count.latency},
-          {"longest", count.longest},
+          {"longest", count.max},
           {"tlb_misses", count.tlb_misses}};
 }
 
@@ -123,7 +123,7 @@ Json levels_json(const ProfileSummary& summary) {
 
 Json function_levels_json(const ProfileSummary& summary, Names& names) {
   Json list = Json::array();
-  for (const std::size_t function : hottest(summary, Metric::latency, most_functions_of_loads)) {
+  for (const std::size_t function : hottest(summary, Metric::latency, max_functions_of_loads)) {
     Json levels = Json::object();
     for (auto at = summary.function_levels().lower_bound({function, LoadLevel{}});
          at != summary.function_levels().end() && at->first.first == function; ++at)
@@ -140,7 +140,7 @@ Json branches_json(const ProfileSummary& summary, Names& names) {
     if (place.weights[misses] != 0) all.emplace_back(key.first, &place);
   std::ranges::stable_sort(
       all, [](const auto& a, const auto& b) { return a.second->weights[misses] > b.second->weights[misses]; });
-  if (all.size() > most_branches) all.resize(most_branches);
+  if (all.size() > max_branches) all.resize(max_branches);
   Json list = Json::array();
   for (const auto& [function, place] : all)
     list.push_back({{"name", names.place_of(function)},

@@ -8,8 +8,8 @@
 namespace vmm::tool {
 namespace {
 
-constexpr std::size_t most_frames = 512;
-constexpr std::size_t longest_name = 512;
+constexpr std::size_t max_frames = 512;
+constexpr std::size_t max_name_length = 512;
 
 template <class Number>
 bool read_number(std::string_view text, Number& number, int base = 10) {
@@ -42,14 +42,14 @@ bool are_ids(std::string_view word) {
 
 /// "0.875620123:", in nanoseconds.
 std::optional<std::uint64_t> read_time(std::string_view word) {
-  constexpr std::uint64_t nanoseconds = 1'000'000'000, longest = 1ULL << 32U;
+  constexpr std::uint64_t nanoseconds = 1'000'000'000, max = 1ULL << 32U;
   constexpr std::size_t digits = 9;
   if (word.empty() || word.back() != ':') return std::nullopt;
   word.remove_suffix(1);
   const std::size_t point = word.find('.');
   std::uint64_t seconds{}, parts{};
   if (point == std::string_view::npos || word.size() - point - 1 != digits ||
-      !read_number(word.substr(0, point), seconds) || !read_number(word.substr(point + 1), parts) || seconds > longest)
+      !read_number(word.substr(0, point), seconds) || !read_number(word.substr(point + 1), parts) || seconds > max)
     return std::nullopt;
   return seconds * nanoseconds + parts;
 }
@@ -88,7 +88,7 @@ void read_function(std::string_view text, SampleFrame& frame) {
   const std::size_t plus = text.rfind("+0x");
   if (plus != std::string_view::npos && read_number(text.substr(plus + 3), frame.offset, hexadecimal))
     text = text.substr(0, plus);
-  if (text != "[unknown]") frame.function = text.substr(0, longest_name);
+  if (text != "[unknown]") frame.function = text.substr(0, max_name_length);
 }
 
 /// Where the file's name in parentheses begins. The function's and the file's name may contain parentheses.
@@ -109,7 +109,7 @@ std::optional<SampleFrame> read_frame(std::string_view line) {
   read_function(trim(line.substr(0, module)), frame);
   const std::string_view rest = trim(line.substr(module + 1));
   const std::string_view name = rest.substr(1, rest.size() - 2);
-  if (name != "[unknown]") frame.module = name.substr(0, longest_name);
+  if (name != "[unknown]") frame.module = name.substr(0, max_name_length);
   return frame;
 }
 
@@ -124,7 +124,7 @@ std::optional<Sample> read_sample_line(std::string_view line) {
     const std::size_t before = line.rfind(' ', slash);
     const std::size_t start = before == std::string_view::npos ? 0 : before + 1;
     if (auto sample = read_fields(line.substr(start))) {
-      sample->process = trim(line.substr(0, start)).substr(0, longest_name);
+      sample->process = trim(line.substr(0, start)).substr(0, max_name_length);
       return sample;
     }
   }
@@ -163,17 +163,17 @@ void put_on_top(std::vector<SampleFrame>& frames, const SampleFrame& site) {
 }
 
 void SampleSites::line(std::string_view text) {
-  constexpr std::size_t most_sites = 4'000'000, most_places = 400'000;
+  constexpr std::size_t max_sites = 4'000'000, max_places = 400'000;
   int thread{};
   if (!read_number(take_word(text), thread)) return;
   const auto time = read_time(take_word(text));
   const auto aspect = time ? read_aspect(take_word(text)) : std::nullopt;
   auto frame = aspect ? read_frame(text) : std::nullopt;
-  if (!frame || sites_.size() >= most_sites) return;
+  if (!frame || sites_.size() >= max_sites) return;
   std::string key{text};
   auto known = known_.find(key);
   if (known == known_.end()) {
-    if (places_.size() >= most_places) return;
+    if (places_.size() >= max_places) return;
     places_.push_back(std::move(*frame));
     known = known_.emplace(std::move(key), places_.size() - 1).first;
   }
@@ -213,7 +213,7 @@ void SampleReader::line(std::string_view text) {
     auto frame = sample_ ? read_frame_line(text) : std::nullopt;
     if (!frame) {
       ++unread_;
-    } else if (sample_->frames.size() < most_frames) {
+    } else if (sample_->frames.size() < max_frames) {
       sample_->frames.push_back(std::move(*frame));
     }
     return;

@@ -18,7 +18,7 @@ inline constexpr std::string_view sample_fields =
 /// The fields that `perf script --ns --hide-call-graph -F` is asked for, as SampleSites reads them.
 inline constexpr std::string_view site_fields = "tid,time,event,ip,sym,symoff,dso";
 
-inline constexpr std::size_t longest_sample_line = 16384;
+inline constexpr std::size_t max_sample_line_length = 16384;
 
 /// A place in a program: the interrupted instruction, or a caller's.
 struct SampleFrame {
@@ -57,7 +57,7 @@ class SampleSites {
     Aspect aspect{};
   };
   void line(std::string_view text);
-  TextLines lines_{longest_sample_line};
+  TextLines lines_{max_sample_line_length};
   std::vector<Site> sites_;
   std::vector<SampleFrame> places_;
   std::unordered_map<std::string, std::size_t> known_;
@@ -84,7 +84,7 @@ class SampleReader {
   void line(std::string_view text);
   void end_sample();
   std::function<void(Sample&)> take_;
-  TextLines lines_{longest_sample_line};
+  TextLines lines_{max_sample_line_length};
   std::optional<Sample> sample_;
   std::uint64_t samples_{}, unread_{};
 };

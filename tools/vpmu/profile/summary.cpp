@@ -7,12 +7,12 @@
 namespace vmm::tool {
 namespace {
 
-constexpr std::size_t most_functions = 200'000, most_nodes = 400'000, most_addresses = 400'000;
+constexpr std::size_t max_summary_functions = 200'000, max_nodes = 400'000, max_addresses = 400'000;
 
 /// Saturates instead of wrapping: periods and latencies come from the guest, and may be any number.
 void add_to(std::uint64_t& sum, std::uint64_t value) {
-  constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
-  sum = sum > most - value ? most : sum + value;
+  constexpr std::uint64_t max = std::numeric_limits<std::uint64_t>::max();
+  sum = sum > max - value ? max : sum + value;
 }
 
 void add_to(Weights& sum, const Weights& values) {
@@ -48,26 +48,16 @@ bool is_no_caller(const SampleFrame& frame) {
 /// How many frames, from the innermost on, can be trusted. In code without frame pointers, a chain ends in something
 /// that is no caller, or loops until it has perf's maximum length.
 std::size_t known_frames(const Sample& sample) {
-  constexpr std::size_t longest_chain = 127;
+  constexpr std::size_t max_chain = 127;
   const auto& frames = sample.frames;
   std::size_t count = frames.size();
-  if (count >= longest_chain)
+  if (count >= max_chain)
     while (count > 1 && frames[count - 1].address == frames[count - 2].address) --count;
   while (count > 1 && is_no_caller(frames[count - 1])) --count;
   return count;
 }
 
 }  // namespace
-
-std::string_view to_string(Metric metric) {
-  switch (metric) {
-    case Metric::cycles: return "cycles";
-    case Metric::loads: return "loads";
-    case Metric::latency: return "latency";
-    case Metric::mispredictions: return "mispredictions";
-  }
-  return "";
-}
 
 std::string_view to_string(LoadLevel level) {
   switch (level) {
@@ -123,7 +113,7 @@ ProfileSummary::ProfileSummary() {
 std::size_t ProfileSummary::function_of(std::string_view name, std::string_view module) {
   key_.assign(name).append(1, '\0').append(module);
   if (const auto known = known_functions_.find(key_); known != known_functions_.end()) return known->second;
-  if (functions_.size() >= most_functions) return 0;
+  if (functions_.size() >= max_summary_functions) return 0;
   functions_.push_back({.name = std::string{name}, .module = std::string{module}});
   known_functions_.emplace(key_, functions_.size() - 1);
   return functions_.size() - 1;
@@ -132,7 +122,7 @@ std::size_t ProfileSummary::function_of(std::string_view name, std::string_view 
 std::size_t ProfileSummary::child_of(std::size_t parent, std::size_t function) {
   const std::pair key{parent, function};
   if (const auto known = known_nodes_.find(key); known != known_nodes_.end()) return known->second;
-  if (nodes_.size() >= most_nodes) return parent;
+  if (nodes_.size() >= max_nodes) return parent;
   nodes_.push_back({.function = function, .parent = parent});
   nodes_[parent].children.push_back(nodes_.size() - 1);
   known_nodes_.emplace(key, nodes_.size() - 1);
@@ -145,7 +135,7 @@ void ProfileSummary::add_load(const Sample& sample, std::size_t function, std::u
     ++count->samples;
     add_to(count->loads, loads);
     add_to(count->latency, product(loads, sample.latency));
-    count->longest = std::max(count->longest, sample.latency);
+    count->max = std::max(count->max, sample.latency);
     if (missed_tlb(sample.data_source)) add_to(count->tlb_misses, loads);
   }
 }
@@ -154,7 +144,7 @@ void ProfileSummary::add_address(const Sample& sample, std::size_t function, con
   const SampleFrame& frame = sample.frames.front();
   const std::pair key{function, frame.offset};
   const bool is_new = !addresses_.contains(key);
-  if (is_new && addresses_.size() >= most_addresses) return;
+  if (is_new && addresses_.size() >= max_addresses) return;
   ProfiledAddress& place = addresses_[key];
   place.offset = frame.offset;
   ++place.samples[static_cast<std::size_t>(sample.aspect)];
@@ -192,7 +182,7 @@ void ProfileSummary::add(const Sample& sample) {
   if (!sample.frames.empty()) add_address(sample, leaf, weights);
 }
 
-std::vector<std::size_t> hottest(const ProfileSummary& summary, Metric metric, std::size_t most) {
+std::vector<std::size_t> hottest(const ProfileSummary& summary, Metric metric, std::size_t max) {
   const auto& functions = summary.functions();
   const auto at = static_cast<std::size_t>(metric);
   std::vector<std::size_t> order;
@@ -200,7 +190,7 @@ std::vector<std::size_t> hottest(const ProfileSummary& summary, Metric metric, s
     if (functions[i].self[at] != 0) order.push_back(i);
   std::ranges::stable_sort(order,
                            [&](std::size_t a, std::size_t b) { return functions[a].self[at] > functions[b].self[at]; });
-  if (order.size() > most) order.resize(most);
+  if (order.size() > max) order.resize(max);
   return order;
 }
 

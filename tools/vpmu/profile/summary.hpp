@@ -15,7 +15,6 @@ namespace vmm::tool {
 /// What is counted for each place in the program. Latency is the sum of its loads' latencies, in cycles.
 enum class Metric : std::uint8_t { cycles, loads, latency, mispredictions };
 inline constexpr std::size_t metrics = 4;
-std::string_view to_string(Metric metric);
 using Weights = std::array<std::uint64_t, metrics>;
 
 /// Where a load was served.
@@ -54,7 +53,7 @@ struct CallNode {
 
 /// Loads of one level, or of one function from one level.
 struct LoadCount {
-  std::uint64_t samples{}, loads{}, latency{}, tlb_misses{}, longest{};
+  std::uint64_t samples{}, loads{}, latency{}, tlb_misses{}, max{};
 };
 
 /// An instruction with samples of its own.
@@ -107,6 +106,6 @@ class ProfileSummary {
 };
 
 /// The functions with the highest self value of a metric, at most `most`; those with 0 are left out.
-std::vector<std::size_t> hottest(const ProfileSummary& summary, Metric metric, std::size_t most);
+std::vector<std::size_t> hottest(const ProfileSummary& summary, Metric metric, std::size_t max);
 
 }  // namespace vmm::tool

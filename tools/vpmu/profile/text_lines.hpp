@@ -9,7 +9,7 @@ namespace vmm::tool {
 /// Assembles lines from a text that arrives in parts. A line longer than `most` is counted and dropped.
 class TextLines {
  public:
-  explicit TextLines(std::size_t most) : most_{most} {}
+  explicit TextLines(std::size_t max) : max_{max} {}
 
   /// Calls `take` with each complete line, without its newline.
   template <class Take>
@@ -31,7 +31,7 @@ class TextLines {
 
  private:
   void keep(std::string_view part) {
-    is_long_ = is_long_ || part.size() > most_ - line_.size();
+    is_long_ = is_long_ || part.size() > max_ - line_.size();
     if (!is_long_) line_ += part;
   }
   template <class Take>
@@ -44,7 +44,7 @@ class TextLines {
     is_long_ = false;
   }
 
-  std::size_t most_;
+  std::size_t max_;
   std::string line_;
   bool is_long_{};
   std::uint64_t left_out_{};

@@ -7,16 +7,16 @@
 
 #include "command_line.hpp"
 #include "jail/identity.hpp"
-#include "machine/settle.hpp"
 #include "passthrough/pass_through.hpp"
 #include "pmu/registry.hpp"
 
 namespace vmm::tool {
 namespace {
 
-Steward::Duties duties(const OutsideFiles& files) {
+Broker::Duties duties(const OutsideFiles& files) {
   return {.write_statistics = [files](std::string_view text) { return files.statistics->replace(text); },
           .finish_snapshot = [files] { return files.snapshot->finish(); },
+          .open_event = linux_event_opener(),
           .clean_up =
               [files] {
                 files.statistics.reset();
@@ -27,16 +27,10 @@ Steward::Duties duties(const OutsideFiles& files) {
                     files.snapshot ? files.snapshot->descriptor().get() : -1}};
 }
 
-/// The best source that works in the jail. To measure a single command, exact counts are wanted, not the clock's
-/// estimates: then `exact` replaces the clock.
+/// The best source that works: the broker keeps this process's right to open events. To measure a single command,
+/// exact counts are wanted, not the clock's estimates: then `exact` replaces the clock.
 Result<SourceChoice> choose_source_for(const MachineOptions& options, bool on_kvm) {
-  SourceChoice choice;
-  const auto choose = [&] { choice = choose_source(on_kvm); };
-  if (options.no_jail) {
-    choose();
-  } else {
-    VMM_TRY(as_jailed(choose));
-  }
+  SourceChoice choice = choose_source(on_kvm);
   if (options.counts_one_command && choice.name == "clock")
     return SourceChoice{.name = "exact",
                         .why = "exact: what is counted is run by the engine; --source clock is faster, and estimates"};
@@ -54,6 +48,16 @@ Log Messages::log(bool verbose) {
       [this](LogLevel level, std::string_view line) { print(fmt::format("vpmu: {}: {}", name_of(level), line)); },
       verbose ? LogLevel::debug : LogLevel::warning};
 }
+
+namespace {
+
+Result<TimeModel> parse_time(std::string_view name) {
+  if (name == "instructions") return TimeModel::instructions;
+  if (name == "pipeline") return TimeModel::pipeline;
+  return usage_error(fmt::format("unknown time \"{}\"", name), "give instructions or pipeline with --time");
+}
+
+}  // namespace
 
 std::vector<std::string> source_choices() {
   std::vector<std::string> names{"auto"};
@@ -76,10 +80,16 @@ void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>
       "--schedule", options->schedule,
       fmt::format("with soft: CPUs take turns of N instructions each (default {}); N:SEED: of N on average, "
                   "at random from this seed",
-                  Schedule::default_turn));
+                  Schedule::default_quantum));
   command.add_option("--source", machine.source, "what counts: auto, or a source that `vpmu doctor` lists")
       .shows_default()
       .suggests(source_choices());
+  command
+      .add_option("--time", options->time,
+                  "with source exact, how long instructions take: instructions, a cycle each; pipeline, by a model of "
+                  "the core. A restored machine goes on as it was saved")
+      .shows_default()
+      .suggests({"instructions", "pipeline"});
   command
       .add_option("--events", options->events,
                   "with source kvm, what the guest may count: all, architectural, standard, or a file")
@@ -98,17 +108,16 @@ void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>
   add_policies(command, options->policies);
 }
 
-Result<std::vector<std::string>> settle(MachineOptions& options) {
+Result<Chosen> choose_automatic(MachineOptions& options) {
   VMM_TRY(apply(options.policies, options.machine));
   VMM_ASSIGN(options.machine.events, read_event_policy(options.events));
+  VMM_ASSIGN(options.machine.source_options.time, parse_time(options.time));
   if (options.schedule) {
     VMM_ASSIGN(options.machine.schedule, parse_schedule(*options.schedule));
   }
   VMM_ASSIGN(options.machine.accel, parse_accel(options.accel));
-  VMM_ASSIGN(
-      const Settled settled,
-      settle(options.machine, {.choose_source = [&](bool on_kvm) { return choose_source_for(options, on_kvm); }}));
-  return settled.lines();
+  return choose_automatic(options.machine,
+                          {.choose_source = [&](bool on_kvm) { return choose_source_for(options, on_kvm); }});
 }
 
 Result<std::optional<OutputFile>> open_output(const std::string& path, const std::string& what,
@@ -130,20 +139,24 @@ Result<SessionOptions::Confinement> confine(Confinement& confinement, const Mach
   }
   const auto& machine = options.machine;
   VMM_ASSIGN(confinement.jail, Jail::create({.user = options.user,
-                                             .cpus = machine.restore.empty() ? machine.cpus : MachineConfig::most_cpus,
+                                             .cpus = machine.restore.empty() ? machine.cpus : MachineConfig::max_cpus,
                                              .counts_by_perf = machine.source == "perf",
                                              .outside_devices = daemons == Daemons::devices},
                                             log));
   const auto process = [&confinement, files]() -> Result<void> {
-    VMM_ASSIGN(confinement.steward, Steward::start(duties(files)));
+    VMM_ASSIGN(confinement.broker, Broker::start(duties(files)));
     if (files.statistics) files.statistics->hand_over();
     if (files.snapshot) files.snapshot->hand_over();
     return confinement.jail->enter();
   };
-  return SessionOptions::Confinement{.process = process,
-                                     .session = [&confinement] { return confinement.jail->confine_main(); },
-                                     .vcpu = [&confinement] { return confinement.jail->confine_vcpu(); },
-                                     .removes_socket = true};
+  return SessionOptions::Confinement{
+      .process = process,
+      .session = [&confinement] { return confinement.jail->confine_main(); },
+      .vcpu = [&confinement] { return confinement.jail->confine_vcpu(); },
+      .perf_hosts = linux_perf_hosts([&confinement](const PerfEventSpec& spec, pid_t thread) {
+        return confinement.broker.open_event(spec, thread);
+      }),
+      .removes_socket = true};
 }
 
 }  // namespace vmm::tool

@@ -8,8 +8,9 @@
 #include "control/session.hpp"
 #include "files/output_file.hpp"
 #include "files/whole_file.hpp"
+#include "jail/broker.hpp"
 #include "jail/jail.hpp"
-#include "jail/steward.hpp"
+#include "machine/automatic.hpp"
 #include "machine/config.hpp"
 #include "shared/policy_options.hpp"
 
@@ -24,6 +25,7 @@ struct MachineOptions {
   std::string memory{"256M"};
   std::string accel{"auto"};
   std::string events{"all"};
+  std::string time{"instructions"};
   std::optional<std::string> schedule;
   std::string stats;
   double timeout{};
@@ -52,22 +54,22 @@ class Messages {
   BoundedWriter writer_;
 };
 
-/// Settles memory, policies, events, accelerator and source. Returns lines that tell the choices.
-Result<std::vector<std::string>> settle(MachineOptions& options);
+/// Settles memory, policies, events, accelerator and source. Returns the choices.
+Result<Chosen> choose_automatic(MachineOptions& options);
 
 /// A file to write; none without a path.
 Result<std::optional<OutputFile>> open_output(const std::string& path, const std::string& what,
                                               const std::string& option);
 
-/// The machine's jail, and the steward, which acts for it outside. Neither exists without the jail.
+/// The machine's jail, and the broker, which acts for it outside. Neither exists without the jail.
 struct Confinement {
   std::unique_ptr<Jail> jail;
-  Steward steward;
+  Broker broker;
 
   Result<void> write(OutputFile& statistics, const std::string& text) {
-    return jail ? steward.write_statistics(text) : statistics.replace(text);
+    return jail ? broker.write_statistics(text) : statistics.replace(text);
   }
-  Result<void> finish(WholeFile& snapshot) { return jail ? steward.finish_snapshot() : snapshot.finish(); }
+  Result<void> finish(WholeFile& snapshot) { return jail ? broker.finish_snapshot() : snapshot.finish(); }
 };
 
 /// What the machine can no longer reach once it is in the jail. All must outlive the session.

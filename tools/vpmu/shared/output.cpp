@@ -1,13 +1,36 @@
 #include "shared/output.hpp"
 
+#include <stdio_ext.h>
+
 #include <cerrno>
 #include <cstdio>
+#include <utility>
 
 namespace vmm::tool {
 
+namespace {
+
+/// errno of the first write to standard output that failed.
+int print_error = 0;
+
+}  // namespace
+
 bool print(std::string_view text) {
-  (void)std::fwrite(text.data(), 1, text.size(), stdout);
-  return std::ferror(stdout) == 0;
+  const bool done = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (!done && print_error == 0) print_error = errno;
+  return done && print_error == 0;
+}
+
+Result<void> write_out(std::string_view text) {
+  if (print(text) && std::fflush(stdout) == 0) return {};
+  const int why = print_error != 0 ? std::exchange(print_error, 0) : errno;
+  ::__fpurge(stdout);  // finish_output() shall not tell of it again
+  return host_error("cannot write all of it to standard output", why);
+}
+
+Result<void> write_error(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stderr) == text.size()) return {};
+  return host_error("cannot write all of it to standard error", errno);
 }
 
 int explain(const char* command, const Result<void>& done) {
@@ -28,12 +51,10 @@ std::vector<ExitCode> exit_codes_of_printing() {
 }
 
 int finish_output(int exit_code) {
-  const bool failed_before = std::ferror(stdout) != 0;
-  const bool lost = std::fflush(stdout) != 0 || failed_before;
-  if (!lost) return exit_code;
-  // errno is known only if the last call failed.
+  if (std::fflush(stdout) != 0 && print_error == 0) print_error = errno;
+  if (print_error == 0 && std::ferror(stdout) == 0) return exit_code;
   std::fprintf(stderr, "vpmu: cannot write all of it to standard output%s\n",
-               failed_before ? "" : (": " + errno_text(errno)).c_str());
+               print_error == 0 ? "" : (": " + errno_text(print_error)).c_str());
   return exit_code == 0 ? 1 : exit_code;
 }
 

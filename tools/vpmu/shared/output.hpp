@@ -11,6 +11,10 @@ namespace vmm::tool {
 /// Writes to standard output. False if that fails; finish_output() reports it.
 bool print(std::string_view text);
 
+/// Writes all of it to standard output, or to standard error, now. Fails with kind host.
+Result<void> write_out(std::string_view text);
+Result<void> write_error(std::string_view text);
+
 /// Ends a subcommand: without a failure returns 0, else writes one line about it, begun with `command`, to standard
 /// error, and returns the exit code: 1 the host failed, 2 wrong use.
 int explain(const char* command, const Result<void>& done);

@@ -43,22 +43,6 @@ using Config = MachineConfig;
 using Value = std::string_view;
 
 constexpr std::array policies{
-    PolicyRow{"reload_scope", "overflowed|triggered",
-              [](Config& c, Value v) {
-                using enum vpmu::ReloadScope;
-                return choose(c.pmu_policies.reload_scope, v, {{"overflowed", overflowed}, {"triggered", triggered}});
-              }},
-    PolicyRow{"ds_fault", "drop|inject",
-              [](Config& c, Value v) {
-                using enum vpmu::DsFaultPolicy;
-                return choose(c.pmu_policies.ds_fault, v, {{"drop", drop}, {"inject", inject}});
-              }},
-    PolicyRow{"assist_order", "same_boundary|strict_defer",
-              [](Config& c, Value v) {
-                using enum vpmu::AssistOrder;
-                return choose(c.pmu_policies.assist_order, v,
-                              {{"same_boundary", same_boundary}, {"strict_defer", strict_defer}});
-              }},
     PolicyRow{"skid", "0|EVENTS", [](Config& c, Value v) { return set_number(c.pmu_policies.skid_events, v); }},
     PolicyRow{
         "macro_fusion", "off|on",
@@ -66,14 +50,6 @@ constexpr std::array policies{
     PolicyRow{"load_tag_interval", "1|LOADS",
               [](Config& c, Value v) {
                 return set_number(c.pmu_policies.load_tag_interval, v) && c.pmu_policies.load_tag_interval > 0;
-              }},
-    PolicyRow{"lvtpc_masked", "hold|drop",
-              [](Config& c, Value v) {
-                return choose(c.lvtpc_masked, v, {{"hold", LvtpcMasked::hold}, {"drop", LvtpcMasked::drop}});
-              }},
-    PolicyRow{"rdpmc", "breakpoint|rewrite",
-              [](Config& c, Value v) {
-                return choose(c.rdpmc, v, {{"breakpoint", RdpmcMethod::breakpoint}, {"rewrite", RdpmcMethod::rewrite}});
               }},
     PolicyRow{"pmu_time", "hidden|real",
               [](Config& c, Value v) {

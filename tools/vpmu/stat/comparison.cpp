@@ -22,29 +22,29 @@ Result<double> read_percent(std::string_view text) {
 
 std::string change_of(const StatCount& base, const StatCount& now) {
   constexpr double whole = 100.0;
-  if (!is_delivered(now.quality)) return "";
-  if (base.value == now.value) return "same";
-  const bool up = now.value > base.value;
-  const std::uint64_t by = up ? now.value - base.value : base.value - now.value;
+  if (!base.value || !now.value) return "";
+  if (*base.value == *now.value) return "same";
+  const bool up = *now.value > *base.value;
+  const std::uint64_t by = up ? *now.value - *base.value : *base.value - *now.value;
   std::string amount = fmt::format("{}{}", up ? '+' : '-', by);
-  if (base.value == 0) return amount;
-  const double percent = static_cast<double>(by) * whole / static_cast<double>(base.value);
+  if (*base.value == 0) return amount;
+  const double percent = static_cast<double>(by) * whole / static_cast<double>(*base.value);
   return fmt::format("{} ({}{:.3g} %)", amount, up ? '+' : '-', percent);
 }
 
 bool rose_over(const StatCount& base, const StatCount& now, double limit) {
   constexpr double whole = 100.0;
-  if (now.value <= base.value) return false;
+  if (!base.value || !now.value || *now.value <= *base.value) return false;
   // Any rise is above a limit of 0; a double would round a small one away.
   if (limit == 0) return true;
-  return static_cast<double>(now.value - base.value) * whole > limit * static_cast<double>(base.value);
+  return static_cast<double>(*now.value - *base.value) * whole > limit * static_cast<double>(*base.value);
 }
 
 Result<void> same(const char* what, const std::string& base, const std::string& now) {
   if (base == now) return {};
-  constexpr std::size_t longest = 200;
-  return usage_error(fmt::format("the base has another {}: {}, not {}", what, printable(base.substr(0, longest)),
-                                 printable(now.substr(0, longest))),
+  constexpr std::size_t max = 200;
+  return usage_error(fmt::format("the base has another {}: {}, not {}", what, printable(base.substr(0, max)),
+                                 printable(now.substr(0, max))),
                      "make a new base with --json");
 }
 
@@ -68,6 +68,7 @@ Result<void> check_comparable(const StatDocument& base, const StatDocument& now)
   VMM_TRY(same("model", base.model, now.model));
   VMM_TRY(same("accelerator", base.accel, now.accel));
   VMM_TRY(same("source", base.source, now.source));
+  VMM_TRY(same("time", base.time, now.time));
   VMM_TRY(same("kernel", base.kernel, now.kernel));
   VMM_TRY(same("size of memory", fmt::to_string(base.memory_bytes), fmt::to_string(now.memory_bytes)));
   if (base.command != now.command)

@@ -42,16 +42,17 @@ Result<StatCount> read_line(std::string_view line, const StatEvent& event) {
   double percent{};
   // A software event of time has decimals, and is not a count.
   const std::string_view digits = count.unit.empty() ? fields[value] : fields[value].substr(0, fields[value].find('.'));
-  if (!read_number(digits, count.value) || !read_number(fields[running], count.running_ns) ||
+  if (!read_number(digits, count.value.emplace()) || !read_number(fields[running], count.running_ns) ||
       !read_number(fields[share], percent) || count.running_ns > 1ULL << 62U)
     return unreadable(line);
   // Written so that a NaN is refused, too.
   const bool is_share = percent >= 0 && percent <= whole;
   if (!is_share) return unreadable(line);
+  if (!is_delivered(event.quality)) count.value.reset();
   count.enabled_ns = count.running_ns;
   if (percent < whole && percent > 0)
     count.enabled_ns = static_cast<std::uint64_t>(static_cast<double>(count.running_ns) * whole / percent);
-  if (percent < whole) count.quality = fmt::format("not exact: counted {} % of the time", percent);
+  if (percent < whole && count.value) count.quality = fmt::format("not exact: counted {} % of the time", percent);
   return count;
 }
 
@@ -73,7 +74,7 @@ Result<std::vector<StatCount>> read_perf_counts(std::string_view text, std::span
 }
 
 std::string value_of(const StatCount& count) {
-  return is_delivered(count.quality) ? fmt::to_string(count.value) : "<not counted>";
+  return count.value ? fmt::to_string(*count.value) : std::string{not_counted};
 }
 
 std::string to_table(const StatDocument& document) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,12 +15,16 @@ namespace vmm::tool {
 /// The count of one event.
 struct StatCount {
   std::string name, quality, unit;
-  std::uint64_t value{};
+  /// Empty: the source cannot count the event, and its counter stays at 0.
+  std::optional<std::uint64_t> value{};
   std::uint64_t running_ns{}, enabled_ns{};  ///< Of the guest's time. Running < enabled: the event was multiplexed.
   bool operator==(const StatCount&) const = default;
 };
 
-/// The number; "<not counted>", as perf says it, for an event that the source cannot count: its counter stays at 0.
+/// As perf says it in place of a number.
+inline constexpr std::string_view not_counted = "<not counted>";
+
+/// The number, or not_counted.
 std::string value_of(const StatCount& count);
 
 /// Parses what `perf stat -x '\t'` writes for these events, in their order. Fails with kind host on anything else.
@@ -29,8 +34,9 @@ Result<std::vector<StatCount>> read_perf_counts(std::string_view text, std::span
 struct StatDocument {
   static constexpr std::int64_t format = 1;
   std::string version, model, accel, source, kernel;
-  std::uint64_t memory_bytes{};  ///< Of the guest.
-  std::string environment;       ///< A checksum of the command's environment.
+  std::string time{"instructions"};  ///< As --time has it.
+  std::uint64_t memory_bytes{};      ///< Of the guest.
+  std::string environment;           ///< A checksum of the command's environment.
   std::vector<std::string> command;
   int exit_code{};
   std::vector<StatCount> events;

@@ -11,8 +11,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t longest_text = std::size_t{1} << 20;
-constexpr std::size_t most_events = 1024, most_words = 65536;
+constexpr std::size_t max_text_length = std::size_t{1} << 20;
+constexpr std::size_t max_document_events = 1024, max_words = 65536;
 
 /// Reads members; remembers the first one that is missing or of the wrong type.
 class Reader {
@@ -33,9 +33,9 @@ class Reader {
     if (!value->is_string()) return refuse(key, "is not a text");
     target = value->get<std::string>();
   }
-  const Json* array(const char* key, std::size_t most) {
+  const Json* array(const char* key, std::size_t max) {
     const Json* const value = member(key, true);
-    if (value != nullptr && value->is_array() && value->size() <= most) return value;
+    if (value != nullptr && value->is_array() && value->size() <= max) return value;
     refuse(key, "is not a list, or too long");
     return nullptr;
   }
@@ -59,9 +59,12 @@ std::string read_event(const Json& json, StatCount& count) {
   if (!json.is_object()) return "an event is not an object";
   Reader reader{json};
   reader.text("name", count.name);
-  reader.number("value", count.value);
   reader.text("unit", count.unit, false);
   reader.text("quality", count.quality);
+  const auto value = json.find("value");
+  if (value == json.end() || *value != not_counted) reader.number("value", count.value.emplace());
+  // Documents of version 0.2 have 0 there.
+  if (!is_delivered(count.quality)) count.value.reset();
   reader.number("running_ns", count.running_ns, false);
   reader.number("enabled_ns", count.enabled_ns, false);
   return reader.wrong();
@@ -79,17 +82,18 @@ std::string read(const Json& json, StatDocument& document) {
   reader.text("model", document.model);
   reader.text("accel", document.accel);
   reader.text("source", document.source);
+  if (json.contains("time")) reader.text("time", document.time);
   reader.text("kernel", document.kernel);
   reader.number("memory_bytes", document.memory_bytes);
   reader.text("environment", document.environment);
-  if (const Json* const words = reader.array("command", most_words)) {
+  if (const Json* const words = reader.array("command", max_words)) {
     for (const Json& word : *words) {
       if (!word.is_string()) return "\"command\" has a word that is not a text";
       document.command.push_back(word.get<std::string>());
     }
   }
   reader.number("exit_code", document.exit_code);
-  if (const Json* const events = reader.array("events", most_events)) {
+  if (const Json* const events = reader.array("events", max_document_events)) {
     for (const Json& event : *events)
       if (const std::string wrong = read_event(event, document.events.emplace_back()); !wrong.empty()) return wrong;
   }
@@ -101,7 +105,7 @@ std::string read(const Json& json, StatDocument& document) {
 std::string to_json(const StatDocument& document) {
   Json events = Json::array();
   for (const StatCount& count : document.events) {
-    Json event = {{"name", count.name}, {"value", count.value}};
+    Json event = {{"name", count.name}, {"value", count.value ? Json(*count.value) : Json(not_counted)}};
     if (!count.unit.empty()) event["unit"] = count.unit;
     event["quality"] = count.quality;
     if (count.running_ns != count.enabled_ns) {
@@ -110,17 +114,18 @@ std::string to_json(const StatDocument& document) {
     }
     events.push_back(std::move(event));
   }
-  const Json json = {{"format", StatDocument::format},
-                     {"vpmu", document.version},
-                     {"model", document.model},
-                     {"accel", document.accel},
-                     {"source", document.source},
-                     {"kernel", document.kernel},
-                     {"memory_bytes", document.memory_bytes},
-                     {"environment", document.environment},
-                     {"command", document.command},
-                     {"exit_code", document.exit_code},
-                     {"events", std::move(events)}};
+  Json json = {{"format", StatDocument::format},
+               {"vpmu", document.version},
+               {"model", document.model},
+               {"accel", document.accel},
+               {"source", document.source},
+               {"kernel", document.kernel},
+               {"memory_bytes", document.memory_bytes},
+               {"environment", document.environment},
+               {"command", document.command},
+               {"exit_code", document.exit_code},
+               {"events", std::move(events)}};
+  if (document.time != StatDocument{}.time) json["time"] = document.time;
   // A command's words may have any bytes: those that are not UTF-8 become U+FFFD.
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + '\n';
 }
@@ -130,7 +135,7 @@ Result<StatDocument> read_stat_document(std::string_view text, const std::string
     return usage_error(printable(path) + " is not a result of `vpmu stat --json`: " + printable(why),
                        "give one with --compare");
   };
-  if (text.size() > longest_text) return refuse("it is too long");
+  if (text.size() > max_text_length) return refuse("it is too long");
   // Our own documents have three levels.
   constexpr int deepest = 8;
   const auto shallow = [](int depth, Json::parse_event_t /*event*/, Json& /*parsed*/) { return depth <= deepest; };

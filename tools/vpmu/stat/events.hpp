@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sources/source_options.hpp"
 #include "support/result.hpp"
 #include "vpmu/generation.hpp"
 
@@ -28,7 +29,7 @@ struct StatEvent {
 /// `stores`; each may have a modifier of perf's after a colon. A comma between two slashes belongs to the event. Fails
 /// with kind usage on an empty name, a group, more than 64 of them, and one that is there twice.
 Result<std::vector<StatEvent>> choose_events(std::string_view list, const vpmu::GenerationDesc& generation,
-                                             std::string_view source);
+                                             std::string_view source, TimeModel time = TimeModel::instructions);
 
 /// Splits the events, in their order, into groups that the processor can count at once, without multiplexing.
 std::vector<std::vector<StatEvent>> split_into_passes(std::span<const StatEvent> events,

@@ -13,11 +13,11 @@ namespace vmm::tool {
 namespace {
 
 Result<std::string> version_of_kernel(const ExecArguments& arguments) {
-  constexpr std::uint64_t longest_kernel = 1ULL << 30U;
+  constexpr std::uint64_t max_kernel_bytes = 1ULL << 30U;
   VMM_ASSIGN(const std::string path, find_kernel(kernel_places(arguments.kernel)));
-  VMM_ASSIGN(
-      const auto image,
-      read_whole_file(path, {.what = "the kernel", .advice = "give a readable bzImage with --kernel"}, longest_kernel));
+  VMM_ASSIGN(const auto image,
+             read_whole_file(path, {.what = "the kernel", .advice = "give a readable bzImage with --kernel"},
+                             max_kernel_bytes));
   return kernel_version(image);
 }
 
@@ -32,13 +32,14 @@ bool is_kept_variable(std::string_view variable, const std::vector<std::string>&
 
 Result<GuestPerfRun> describe_guest(const ExecArguments& arguments) {
   // Settles a copy: run_exec(), in its own process, settles the original.
-  MachineOptions settled = static_cast<const MachineOptions&>(arguments);
-  VMM_ASSIGN(settled.machine.memory_bytes, parse_size(settled.memory));
-  VMM_TRY(settle(settled));
-  GuestPerfRun run{.accel = std::string{name_of(settled.machine.accel)},
-                   .source = settled.machine.source,
+  MachineOptions chosen = static_cast<const MachineOptions&>(arguments);
+  VMM_ASSIGN(chosen.machine.memory_bytes, parse_size(chosen.memory));
+  VMM_TRY(choose_automatic(chosen));
+  GuestPerfRun run{.accel = std::string{name_of(chosen.machine.accel)},
+                   .source = chosen.machine.source,
+                   .time = chosen.machine.source_options.time,
                    .kernel = {},
-                   .memory_bytes = settled.machine.memory_bytes};
+                   .memory_bytes = chosen.machine.memory_bytes};
   VMM_ASSIGN(run.kernel, version_of_kernel(arguments));
   return run;
 }

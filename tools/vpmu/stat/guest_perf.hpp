@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sources/time_model.hpp"
 #include "support/result.hpp"
 
 namespace vmm::tool {
@@ -13,7 +14,8 @@ struct ExecArguments;
 /// A run of this machine's perf in the guest, which counts or samples a command.
 struct GuestPerfRun {
   std::string accel;   ///< "soft" or "kvm".
-  std::string source;  ///< What counts, settled.
+  std::string source;  ///< What counts, chosen.
+  TimeModel time{};
   std::string kernel;  ///< Its version.
   std::uint64_t memory_bytes{};
 };

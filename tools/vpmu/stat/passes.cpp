@@ -9,27 +9,10 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 
 #include <fmt/format.h>
 
 namespace vmm::tool {
-
-Result<ResultDirectory> ResultDirectory::create(const std::string& parent) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  const fs::path place = parent.empty() ? fs::temp_directory_path(error) : fs::path{parent};
-  std::string path = (place / "vpmu-XXXXXX").string();
-  if (error || ::mkdtemp(path.data()) == nullptr)
-    return host_error("a temporary directory in " + printable(place.string()), errno,
-                      parent.empty() ? "set TMPDIR" : "give one that can be written to");
-  return ResultDirectory{std::move(path)};
-}
-
-ResultDirectory::~ResultDirectory() {
-  std::error_code ignored;
-  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-}
 
 Result<int> in_child(const std::function<int()>& act, const Meanwhile& meanwhile) {
   sigset_t waited_for, before;
@@ -64,7 +47,7 @@ Result<int> in_child(const std::function<int()>& act, const Meanwhile& meanwhile
 
 Result<void> rewind_input(long offset) {
   if (::lseek(STDIN_FILENO, offset, SEEK_SET) < 0)
-    return host_error("cannot go back to the begin of standard input for another run", errno);
+    return host_error("cannot go back to the beginning of standard input for another run", errno);
   return {};
 }
 

@@ -1,26 +1,10 @@
 #pragma once
 #include <chrono>
 #include <functional>
-#include <string>
 
 #include "support/result.hpp"
 
 namespace vmm::tool {
-
-/// A new directory of the host, accessible to this user only. It is removed, with its content, with this object.
-class ResultDirectory {
- public:
-  /// In `parent`; empty: where temporary files go.
-  static Result<ResultDirectory> create(const std::string& parent = {});
-  ResultDirectory(ResultDirectory&& other) noexcept : path_{std::move(other.path_)} { other.path_.clear(); }
-  ResultDirectory& operator=(ResultDirectory&&) = delete;
-  ~ResultDirectory();
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  explicit ResultDirectory(std::string path) : path_{std::move(path)} {}
-  std::string path_;
-};
 
 /// What in_child() does while it waits: `act` at the end of each interval.
 struct Meanwhile {

@@ -17,6 +17,7 @@
 #include "exec/perf_there.hpp"
 #include "files/input_file.hpp"
 #include "files/output_file.hpp"
+#include "files/work_directory.hpp"
 #include "model/model.hpp"
 #include "shared/output.hpp"
 #include "snapshot/checksum.hpp"
@@ -32,9 +33,9 @@ namespace {
 
 /// Where the guest sees the directory of the results. The path of a temporary directory would differ in each run, and
 /// with it the command's stack.
-constexpr const char* guest_directory = "/run/vpmu-stat";
+constexpr const char* guest_stat_directory = "/run/vpmu-stat";
 constexpr const char* file_name = "counts";
-constexpr std::uint64_t largest_file = std::uint64_t{1} << 20U;
+constexpr std::uint64_t max_file_bytes = std::uint64_t{1} << 20U;
 
 struct StatArguments : ExecArguments {
   std::string list{default_stat_events}, json, base;
@@ -43,7 +44,7 @@ struct StatArguments : ExecArguments {
 };
 
 Result<std::string> read_text(const std::string& path, const FileRole& role) {
-  VMM_ASSIGN(const auto bytes, read_whole_file(path, role, largest_file));
+  VMM_ASSIGN(const auto bytes, read_whole_file(path, role, max_file_bytes));
   return std::string{reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
@@ -57,13 +58,13 @@ std::string checksum_of_environment(const StatArguments& arguments) {
 }
 
 /// The document, without what only the run gives.
-Result<StatDocument> describe_run(const StatArguments& arguments) {
-  VMM_ASSIGN(const GuestPerfRun run, describe_guest(arguments));
+StatDocument describe_run(const StatArguments& arguments, const GuestPerfRun& run) {
   return StatDocument{.version = VPMU_VERSION,
                       .model = arguments.machine.model,
                       .accel = run.accel,
                       .source = run.source,
                       .kernel = run.kernel,
+                      .time = arguments.time,
                       .memory_bytes = run.memory_bytes,
                       .environment = checksum_of_environment(arguments),
                       .command = arguments.command};
@@ -72,11 +73,11 @@ Result<StatDocument> describe_run(const StatArguments& arguments) {
 /// Runs the command in a guest of its own, where perf counts these events.
 Result<int> run_pass(const StatArguments& arguments, const std::vector<StatEvent>& events, StatDocument& document,
                      bool is_first, Progress& progress, const std::function<Result<void>()>& prepare) {
-  VMM_ASSIGN(const ResultDirectory directory, ResultDirectory::create());
+  VMM_ASSIGN(const WorkDirectory directory, WorkDirectory::create());
   StatArguments pass = arguments;
   pass.drops_output = !is_first;  // the first pass has printed it
-  pass.elsewhere.push_back({.host = directory.path(), .guest = guest_directory});
-  pass.command = {"perf", "stat", "-x", "\t", "-o", fmt::format("{}/{}", guest_directory, file_name)};
+  pass.elsewhere.push_back({.host = directory.path(), .guest = guest_stat_directory});
+  pass.command = {"perf", "stat", "-x", "\t", "-o", fmt::format("{}/{}", guest_stat_directory, file_name)};
   for (const StatEvent& event : events) pass.command.insert(pass.command.end(), {"-e", event.perf});
   pass.command.emplace_back("--");
   pass.command.insert(pass.command.end(), arguments.command.begin(), arguments.command.end());
@@ -131,8 +132,9 @@ Result<int> stat(const StatArguments& arguments) {
   if (model == nullptr) return usage_error("unknown model " + printable(arguments.machine.model), "see `vpmu models`");
   const auto& generation = vpmu::describe(model->generation);
   VMM_ASSIGN(const StatLimits limits, read_limits(arguments.limits));
-  VMM_ASSIGN(StatDocument document, describe_run(arguments));
-  VMM_ASSIGN(const auto events, choose_events(arguments.list, generation, document.source));
+  VMM_ASSIGN(const GuestPerfRun run, describe_guest(arguments));
+  StatDocument document = describe_run(arguments, run);
+  VMM_ASSIGN(const auto events, choose_events(arguments.list, generation, run.source, run.time));
   VMM_TRY(check_limits(limits, events));
   std::optional<StatDocument> base;
   if (!arguments.base.empty()) {
@@ -151,12 +153,12 @@ Result<int> stat(const StatArguments& arguments) {
   VMM_ASSIGN(const int code, run_passes(arguments, events, generation, document));
   if (code == exec_failed || code == exec_timed_out) return code;
   document.exit_code = code;
-  std::fputs(to_table(document).c_str(), stderr);
+  VMM_TRY(write_error(to_table(document)));
   if (file) VMM_TRY(file->replace(to_json(document)));
-  if (prints) print(to_json(document));
+  if (prints) VMM_TRY(write_out(to_json(document)));
   if (!base) return code;
   const StatComparison comparison = compare(*base, document, limits);
-  std::fputs(comparison.report.c_str(), stderr);
+  VMM_TRY(write_error(comparison.report));
   return code == 0 && comparison.rose ? stat_rose : code;
 }
 

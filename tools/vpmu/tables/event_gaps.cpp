@@ -24,7 +24,7 @@ constexpr std::array reasons{
     Reason{"OTHER_CORE_L2_HIT", other_cores},
     Reason{"LOCAL_HITM", other_cores},
     Reason{"FP_ASSIST", "which operations need the help of microcode is not known of those that this host's CPU runs"},
-    Reason{"ANY_DSB_MISS", "no manual says what MSR_PEBS_FRONTEND = 01H selects"},
+    Reason{"LATENCY_GE_", "in the model no bubble is that long"},
 };
 
 std::string_view reason_for(std::string_view name) {

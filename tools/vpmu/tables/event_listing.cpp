@@ -33,7 +33,7 @@ std::string_view precision(const vpmu::EventDesc& event) {
   return "";
 }
 
-/// "estimated, 200 per 1000 cycles".
+/// "estimated, time on the vCPU".
 std::string delivery_text(const EventDelivery& delivery) {
   const std::string_view name = to_string(delivery.delivery);
   return delivery.basis.empty() ? std::string{name} : fmt::format("{}, {}", name, delivery.basis);
@@ -64,9 +64,9 @@ Corporation, BSD-3-Clause).
 - **Precise**: can trigger a PEBS record; `only` has no meaning without PEBS; `disputed`: Intel's event list says no, libpfm4 or Linux yes, and
   here it can.
 - **Counters**: PMC0 to PMC7, of which 4 to 7 exist only without SMT; PEBS works on PMC0 to PMC3.
-- **Source**: how that counting source delivers the event. *Estimated* from time is as good as the guest's clock. *Estimated* as a number per
-  1000 cycles is a convention that says nothing about the program. *Not at all*: the event can be programmed and reads 0. *Exact, always 0*:
-  it counts what does not exist here, as transactions (no model reports TSX) or the memory of another package, and 0 is right.
+- **Source**: how that counting source delivers the event. *Estimated* from time is as good as the guest's clock. *Not counted*: the event can be
+  programmed and reads 0. *Exact, always 0*: it counts what does not exist here, as transactions (no model reports TSX) or the memory
+  of another package, and 0 is right.
   The perf source's events depend on the host. *Nearest*: the host's event that comes nearest is counted. *By the engine*: the host has no
   such event, so the guest runs in the exact source's engine while the event counts.
 - `OFFCORE_RESPONSE` events also exist under code BBH with the MSR 1A7H; they are listed once.

@@ -47,9 +47,8 @@ void add_delivery_options(Command& command, DeliveryOptions& options) {
 }
 
 Result<KernelReport> read_report_file(const std::string& path, const std::string& what) {
-  constexpr std::uint64_t longest = 64ULL << 20U;
-  VMM_ASSIGN(const auto bytes,
-             read_whole_file(path, {.what = what, .advice = "give a report of --format json"}, longest));
+  constexpr std::uint64_t max = 64ULL << 20U;
+  VMM_ASSIGN(const auto bytes, read_whole_file(path, {.what = what, .advice = "give a report of --format json"}, max));
   return read_report({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
 }
 

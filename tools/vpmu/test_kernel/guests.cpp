@@ -27,7 +27,7 @@ extern "C" const std::byte vpmu_kernel_checker[], vpmu_kernel_checker_end[];
 namespace vmm::tool {
 namespace {
 
-constexpr std::size_t most_output = 1U << 20;
+constexpr std::size_t max_output = 1U << 20;
 
 /// Reads the signals that would end this process from a descriptor, during its lifetime.
 class EndingSignals {
@@ -62,7 +62,7 @@ struct Stream {
   void read_on() {
     std::array<char, 4096> part{};
     for (ssize_t bytes = 0; (bytes = ::read(fd.get(), part.data(), part.size())) > 0;)
-      if (text.size() < most_output) text.append(part.data(), static_cast<std::size_t>(bytes));
+      if (text.size() < max_output) text.append(part.data(), static_cast<std::size_t>(bytes));
   }
 };
 
@@ -172,24 +172,17 @@ Result<void> run_guests(const std::vector<std::vector<std::string>>& arguments, 
 
 Result<CheckerRoot> CheckerRoot::create() {
   constexpr mode_t readable = 0755;
-  std::string path = fmt::format("/tmp/vpmu-test-kernel-{}-XXXXXX", ::getpid());
-  if (::mkdtemp(path.data()) == nullptr) return host_error("making a directory in /tmp", errno);
-  CheckerRoot root{path};
-  const std::string file = path + program;
+  VMM_ASSIGN(auto directory, WorkDirectory::create());
+  CheckerRoot root{std::move(directory)};
+  const std::string file = root.path() + program;
   const std::span<const std::byte> image{vpmu_kernel_checker, vpmu_kernel_checker_end};
   const Fd fd{::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, readable)};
   if (!fd.valid()) return host_error("making " + file, errno);
   const int failure = write_all(fd.get(), {reinterpret_cast<const char*>(image.data()), image.size()});
   if (failure != 0) return host_error("writing " + file, failure);
-  if (::fchmod(fd.get(), readable) != 0 || ::chmod(path.c_str(), readable) != 0)
+  if (::fchmod(fd.get(), readable) != 0 || ::chmod(root.path().c_str(), readable) != 0)
     return host_error("making " + file + " a program", errno);
   return root;
-}
-
-CheckerRoot::~CheckerRoot() {
-  if (path_.empty()) return;
-  ::unlink((path_ + program).c_str());
-  ::rmdir(path_.c_str());
 }
 
 }  // namespace vmm::tool

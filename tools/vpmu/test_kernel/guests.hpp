@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "files/work_directory.hpp"
 #include "support/result.hpp"
 #include "test_kernel/results.hpp"
 
@@ -15,19 +16,16 @@ namespace vmm::tool {
 Result<void> run_guests(const std::vector<std::vector<std::string>>& arguments, unsigned at_once,
                         const std::function<void(std::size_t number, const GuestEnd& end)>& ended);
 
-/// A directory that is the root of the guests, with only the checker in it. The destructor removes it.
+/// A directory that is the root of the guests, with only the checker in it. It is removed with this object.
 class CheckerRoot {
  public:
   static constexpr const char* program = "/checker";
   static Result<CheckerRoot> create();
-  CheckerRoot(CheckerRoot&& other) noexcept : path_{std::exchange(other.path_, {})} {}
-  CheckerRoot& operator=(CheckerRoot&&) = delete;
-  ~CheckerRoot();
-  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] const std::string& path() const { return directory_.path(); }
 
  private:
-  explicit CheckerRoot(std::string path) : path_{std::move(path)} {}
-  std::string path_;
+  explicit CheckerRoot(WorkDirectory directory) : directory_{std::move(directory)} {}
+  WorkDirectory directory_;
 };
 
 }  // namespace vmm::tool

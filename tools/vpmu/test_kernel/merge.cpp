@@ -19,6 +19,7 @@ constexpr Common commons[] = {
        return fmt::format("Linux {} of checksum {}", report.version, report.checksum);
      }},
     {"suite", [](const KernelReport& report) { return report.suite; }},
+    {"time", [](const KernelReport& report) { return report.time; }},
     {"number of shards", [](const KernelReport& report) { return fmt::format("{}", report.shard.count); }},
     {"list of models", [](const KernelReport& report) { return fmt::format("{}", fmt::join(report.asked, ",")); }},
 };

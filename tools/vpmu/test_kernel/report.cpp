@@ -45,7 +45,7 @@ std::string line_of(std::string text) {
 }
 
 /// The text for YAML, between double quotes.
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string out{'"'};
   for (const char character : clean_text(text)) {
     if (character == '"' || character == '\\') out += '\\';
@@ -95,14 +95,14 @@ void compare(const ModelResult& before, const ModelResult& now, std::vector<Chan
 
 std::string report_as_table(const KernelReport& report) {
   const auto names = columns_of(report);
-  constexpr std::size_t least = 4;  // the width of a column: "FAIL"
-  std::size_t first = 5;            // the width of the column of models: "MODEL"
+  constexpr std::size_t min = 4;  // the width of a column: "FAIL"
+  std::size_t first = 5;          // the width of the column of models: "MODEL"
   for (const ModelResult& model : report.models) first = std::max(first, model.model.size());
   std::string above = fmt::format("{:<{}}", "", first), below = fmt::format("{:<{}}", "MODEL", first);
   std::vector<std::size_t> widths;
   for (const std::string& name : names) {
     const auto [group, own] = head_of(name);
-    widths.push_back(std::max({least, group.size(), own.size()}));
+    widths.push_back(std::max({min, group.size(), own.size()}));
     above += fmt::format("  {:<{}}", group, widths.back());
     below += fmt::format("  {:<{}}", own, widths.back());
   }
@@ -134,7 +134,8 @@ std::string report_as_tap(const KernelReport& report) {
       if (check.outcome == Outcome::skip) tests += " # SKIP " + tap_text(check.expected);
       tests += "\n";
       if (check.outcome == Outcome::fail)
-        tests += fmt::format("  ---\n  expected: {}\n  seen: {}\n  ...\n", quoted(check.expected), quoted(check.seen));
+        tests +=
+            fmt::format("  ---\n  expected: {}\n  seen: {}\n  ...\n", in_quotes(check.expected), in_quotes(check.seen));
     }
   return fmt::format("TAP version 14\n1..{}\n# Linux {}\n", number, tap_text(report.version)) + tests;
 }

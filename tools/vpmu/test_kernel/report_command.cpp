@@ -20,7 +20,7 @@ Result<KernelReport> read_one(const ReportArguments& arguments) {
 }
 
 Result<KernelReport> merge_files(const ReportArguments& arguments) {
-  if (arguments.files.size() > most_shards) return usage_error("more reports than there can be shards", "give fewer");
+  if (arguments.files.size() > max_shards) return usage_error("more reports than there can be shards", "give fewer");
   std::vector<ShardReport> parts;
   for (const std::string& file : arguments.files) {
     VMM_ASSIGN(auto report, read_report_file(file, "the report"));

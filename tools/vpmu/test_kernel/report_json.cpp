@@ -11,7 +11,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* format_name = "vpmu test-kernel";
 constexpr unsigned format_version = 1;
-constexpr std::size_t most_models = 1000;
+constexpr std::size_t max_models = 1000;
 
 Json to_json(const CheckResult& check) {
   return {{"name", check.name},
@@ -39,7 +39,7 @@ CheckResult check_from(const Json& json) {
 ModelResult model_from(const Json& json) {
   ModelResult model{.model = name_from(json.at("model")), .checks = {}};
   const Json& checks = json.at("checks");
-  if (!checks.is_array() || checks.size() > most_checks + 1) throw std::runtime_error{"it has too many checks"};
+  if (!checks.is_array() || checks.size() > max_checks + 1) throw std::runtime_error{"it has too many checks"};
   for (const Json& each : checks) {
     CheckResult check = check_from(each);
     if (std::ranges::find(model.checks, check.name, &CheckResult::name) != model.checks.end())
@@ -51,14 +51,14 @@ ModelResult model_from(const Json& json) {
 
 Shard shard_from(const Json& json) {
   const Shard shard{.number = json.at("number").get<std::size_t>(), .count = json.at("count").get<std::size_t>()};
-  if (shard.number < 1 || shard.number > shard.count || shard.count > most_shards)
+  if (shard.number < 1 || shard.number > shard.count || shard.count > max_shards)
     throw std::runtime_error{"a shard's number is out of range"};
   return shard;
 }
 
 std::vector<std::string> asked_from(const Json& json) {
   std::vector<std::string> asked;
-  if (!json.is_array() || json.size() > most_models) throw std::runtime_error{"it has too many models"};
+  if (!json.is_array() || json.size() > max_models) throw std::runtime_error{"it has too many models"};
   for (const Json& each : json) {
     std::string name = name_from(each);
     if (std::ranges::find(asked, name) != asked.end()) throw std::runtime_error{"a model is there twice"};
@@ -70,7 +70,7 @@ std::vector<std::string> asked_from(const Json& json) {
 /// The models of a report: each of them must have been requested, and be there once.
 std::vector<ModelResult> models_from(const Json& json, const std::vector<std::string>& asked) {
   std::vector<ModelResult> models;
-  if (!json.is_array() || json.size() > most_models) throw std::runtime_error{"it has too many models"};
+  if (!json.is_array() || json.size() > max_models) throw std::runtime_error{"it has too many models"};
   for (const Json& each : json) {
     ModelResult model = model_from(each);
     if (std::ranges::find(asked, model.model) == asked.end())
@@ -89,6 +89,7 @@ KernelReport report_from(const Json& json) {
                       .version = text_from(json, "linux"),
                       .checksum = text_from(json, "checksum"),
                       .suite = text_from(json, "suite"),
+                      .time = json.contains("time") ? text_from(json, "time") : "instructions",
                       .shard = shard_from(json.at("shard")),
                       .asked = asked_from(json.at("asked")),
                       .models = {}};
@@ -111,6 +112,7 @@ std::string report_as_json(const KernelReport& report) {
                   {"linux", clean_text(report.version)},
                   {"checksum", clean_text(report.checksum)},
                   {"suite", clean_text(report.suite)},
+                  {"time", clean_text(report.time)},
                   {"shard", {{"number", report.shard.number}, {"count", report.shard.count}}},
                   {"asked", report.asked},
                   {"models", std::move(models)}};

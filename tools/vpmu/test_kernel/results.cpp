@@ -10,8 +10,8 @@
 namespace vmm::tool {
 namespace {
 
-constexpr std::size_t longest_name = 40;
-constexpr std::size_t longest_text = 1000;
+constexpr std::size_t max_name_length = 40;
+constexpr std::size_t max_text_length = 1000;
 
 /// A line's fields; nothing if their number is not `Count`.
 template <std::size_t Count>
@@ -37,7 +37,7 @@ std::string take_check(std::string_view line, Lines& lines) {
   const auto fields = fields_of<5>(line);
   CheckResult check;
   if (!fields || !is_name((*fields)[1]) || !read_outcome((*fields)[2], check.outcome) ||
-      lines.checks.size() == most_checks)
+      lines.checks.size() == max_checks)
     return "a line that cannot be read: " + clean_text(line);
   check.name = (*fields)[1];
   check.expected = clean_text((*fields)[3]);
@@ -99,14 +99,14 @@ bool read_outcome(std::string_view text, Outcome& outcome) {
 }
 
 bool is_name(std::string_view text) {
-  return !text.empty() && text.size() <= longest_name && std::ranges::all_of(text, [](char character) {
+  return !text.empty() && text.size() <= max_name_length && std::ranges::all_of(text, [](char character) {
     return (character >= 'a' && character <= 'z') || (character >= '0' && character <= '9') || character == '.' ||
            character == '-';
   });
 }
 
 std::string clean_text(std::string_view text) {
-  std::string clean{text.substr(0, longest_text)};
+  std::string clean{text.substr(0, max_text_length)};
   for (char& character : clean)
     if (character < ' ' || character > '~') character = '?';
   return clean;

@@ -29,7 +29,7 @@ struct Shard {
   std::size_t number{1}, count{1};
   bool operator==(const Shard&) const = default;
 };
-inline constexpr std::size_t most_shards = 1000;
+inline constexpr std::size_t max_shards = 1000;
 /// Which shard tests the model with this index, from 1 to `count`.
 constexpr std::size_t shard_of(std::size_t place, std::size_t count) { return place % count + 1; }
 
@@ -39,6 +39,7 @@ struct KernelReport {
   std::string version;   ///< As the kernel names it.
   std::string checksum;  ///< Of the file: two builds may have the same version.
   std::string suite;
+  std::string time{"instructions"};  ///< How long instructions took, as --time has it.
   Shard shard;
   std::vector<std::string> asked;   ///< The models of all shards together.
   std::vector<ModelResult> models;  ///< The results of this shard.
@@ -65,7 +66,7 @@ std::string clean_text(std::string_view text);
 
 /// Whether it can be the name of a check or a model: up to 40 letters, digits, dots and dashes.
 bool is_name(std::string_view text);
-inline constexpr std::size_t most_checks = 1000;  ///< Of one model.
+inline constexpr std::size_t max_checks = 1000;  ///< Of one model.
 
 /// The checks of one guest, `run_check` first: it fails if the guest did not end well, a line of the checker cannot
 /// be read, a check occurs twice, or lines are missing.

@@ -17,7 +17,7 @@ Result<Shard> read_shard(const std::string& text) {
   const bool has_slash = first.ec == std::errc{} && first.ptr != end && *first.ptr == '/';
   const auto second = has_slash ? std::from_chars(first.ptr + 1, end, shard.count) : first;
   if (!has_slash || second.ec != std::errc{} || second.ptr != end || shard.number < 1 || shard.number > shard.count ||
-      shard.count > most_shards)
+      shard.count > max_shards)
     return usage_error("--shard " + printable(text) + " is not a shard", "give I/N: 2/3 is the second of three");
   return shard;
 }

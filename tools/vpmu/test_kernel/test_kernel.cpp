@@ -25,7 +25,7 @@ namespace vmm::tool {
 namespace {
 
 struct TestKernelArguments {
-  std::string kernel, models, suite{"quick"}, shard, modules, append, accel{"soft"}, wrong;
+  std::string kernel, models, suite{"quick"}, shard, modules, append, accel{"soft"}, time{"instructions"}, wrong;
   DeliveryOptions delivery;
   unsigned jobs{};
   std::optional<double> timeout;
@@ -43,9 +43,9 @@ constexpr std::string_view kernel_options =
 
 /// Reads the kernel's file and identifies the kernel.
 Result<KernelReport> describe_kernel(const std::string& kernel) {
-  constexpr std::uint64_t longest = 1ULL << 30U;
+  constexpr std::uint64_t max = 1ULL << 30U;
   VMM_ASSIGN(const auto image,
-             read_whole_file(kernel, {.what = "the kernel", .advice = "give a readable bzImage"}, longest));
+             read_whole_file(kernel, {.what = "the kernel", .advice = "give a readable bzImage"}, max));
   KernelReport report;
   report.kernel = kernel;
   VMM_ASSIGN(report.version, kernel_version(image));
@@ -70,6 +70,7 @@ Result<std::vector<std::string>> command_of(const TestKernelArguments& arguments
   std::vector<std::string> command{"vpmu",      "exec",
                                    "--accel",   arguments.accel,
                                    "--source",  "exact",
+                                   "--time",    arguments.time,
                                    "--model",   std::string{model.name},
                                    "--kernel",  arguments.kernel,
                                    "--root",    arguments.is_full() ? "/" : root.path(),
@@ -115,6 +116,7 @@ Result<int> test(TestKernelArguments& arguments) {
   if (arguments.is_full()) VMM_TRY(check_for_perf("/"));
   VMM_ASSIGN(KernelReport report, describe_kernel(arguments.kernel));
   report.suite = arguments.suite;
+  report.time = arguments.time;
   report.shard = selection.shard;
   for (const MachineModel* const model : selection.all) report.asked.emplace_back(model->name);
   VMM_ASSIGN(auto delivery, Delivery::open(arguments.delivery));
@@ -158,6 +160,9 @@ void add_test_kernel(Command& app, int& exit_code) {
   test.add_option("--accel", arguments->accel, "what runs the guests' code: soft (the same in each run), kvm")
       .shows_default()
       .one_of({"soft", "kvm"});
+  test.add_option("--time", arguments->time, "how long instructions take in the guests, as with exec")
+      .shows_default()
+      .one_of({"instructions", "pipeline"});
   test.add_option("--timeout", arguments->timeout,
                   "seconds for each guest; 0: no limit. Default: 300, with the full suite 1500")
       .within(0.0, 1e9);

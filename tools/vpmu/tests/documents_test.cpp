@@ -157,9 +157,9 @@ TEST_F(Documents, BashOffersCommandsOptionsAndValues) {
 TEST_F(Documents, BashOffersWhatItTakesForTheEndOfAWord) {
   EXPECT_EQ(bash("exec --model = haswell-u"), "haswell-ult\n");
   EXPECT_EQ(bash("doctor --accel ="), "auto\nkvm\nsoft\n");
-  EXPECT_EQ(bash("run --policy ds_fault = "), "drop\ninject\n");
-  EXPECT_EQ(bash("run --policy = ds_fault = i"), "inject\n");
-  EXPECT_EQ(bash("run --policy ds_fault = drop --no-jai"), "--no-jail\n");
+  EXPECT_EQ(bash("run --policy pmu_time = "), "hidden\nreal\n");
+  EXPECT_EQ(bash("run --policy = pmu_time = r"), "real\n");
+  EXPECT_EQ(bash("run --policy pmu_time = real --no-jai"), "--no-jail\n");
   EXPECT_EQ(bash("run --schedule 10 : 7 --no-jai"), "--no-jail\n");
 }
 

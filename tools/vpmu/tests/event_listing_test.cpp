@@ -90,8 +90,9 @@ TEST(EventListing, SaysHowTheSourceDelivers) {
   for (const nlohmann::json& e : listing.at("events"))
     delivery[e.at("name")] = e.at("sources").at("clock").at("delivery");
   EXPECT_EQ(delivery["CPU_CLK_UNHALTED.THREAD"], "estimated");
-  EXPECT_EQ(delivery["MEM_INST_RETIRED.ALL_LOADS"], "estimated");
-  EXPECT_EQ(delivery["BACLEARS.ANY"], "not at all");
+  EXPECT_EQ(delivery["INST_RETIRED.ANY_P"], "estimated");
+  EXPECT_EQ(delivery["MEM_INST_RETIRED.ALL_LOADS"], "not counted");
+  EXPECT_EQ(delivery["BACLEARS.ANY"], "not counted");
 }
 
 TEST(EventListing, HasARuleForEverySource) {
@@ -113,6 +114,58 @@ TEST(EventListing, SaysWhatASingleStepShows) {
             Delivery::estimated);
   EXPECT_EQ(step(vpmu::describe(vpmu::Generation::skylake), event("MEM_LOAD_RETIRED.L1_HIT")).delivery, Delivery::none);
   EXPECT_EQ(step(vpmu::describe(vpmu::Generation::skylake), event("BACLEARS.ANY")).delivery, Delivery::none);
+}
+
+// Without a pipeline there is no number for what only it tells; with one, its quantities, its cycles and what is in
+// them.
+TEST(EventListing, SaysWhatAPipelineTells) {
+  const auto& skylake = vpmu::describe(vpmu::Generation::skylake);
+  const auto of = [&](std::string_view name, vpmu::PipelineQuantities told) {
+    const EventDelivery d = exact_delivery(skylake, event(name), told);
+    return std::string{to_string(d.delivery)} + ", " + d.basis;
+  };
+  const auto all = vpmu::PipelineQuantities::all();
+  const std::string pipeline = "estimated, a model of the pipeline";
+  for (const char* name : {"IDQ_UOPS_NOT_DELIVERED.CORE", "IDQ_UOPS_NOT_DELIVERED.CYCLES_FE_WAS_OK",
+                           "CYCLE_ACTIVITY.STALLS_MEM_ANY", "EXE_ACTIVITY.2_PORTS_UTIL", "IDQ.MS_SWITCHES"}) {
+    EXPECT_EQ(of(name, {}), "not counted, only a model of the pipeline tells it") << name;
+    EXPECT_EQ(of(name, all), pipeline) << name;
+    EXPECT_EQ(of(name, vpmu::PipelineQuantities::of(vpmu::PipelineQuantity::issued)),
+              "not counted, the model of the pipeline does not tell it");
+  }
+  const DeliveryRule by_pipeline = delivery_rule("exact", TimeModel::pipeline);
+  ASSERT_NE(by_pipeline, nullptr);
+  EXPECT_EQ(by_pipeline(skylake, event("IDQ_UOPS_NOT_DELIVERED.CORE")).basis, "a model of the pipeline");
+  EXPECT_EQ(by_pipeline(skylake, event("LSD.UOPS")).delivery, Delivery::none);
+  EXPECT_EQ(delivery_rule("exact")(skylake, event("IDQ_UOPS_NOT_DELIVERED.CORE")).delivery, Delivery::none);
+  EXPECT_EQ(delivery_rule("clock", TimeModel::pipeline), delivery_rule("clock"));
+  EXPECT_EQ(of("UOPS_ISSUED.ANY", {}), "estimated, one uop per instruction");
+  EXPECT_EQ(of("CPU_CLK_UNHALTED.THREAD_P", {}), "estimated, one cycle per instruction");
+  for (const char* name : {"UOPS_ISSUED.ANY", "UOPS_EXECUTED.STALL_CYCLES", "UOPS_RETIRED.RETIRE_SLOTS",
+                           "CPU_CLK_UNHALTED.THREAD_P", "CPU_CLK_UNHALTED.REF_XCLK", "INST_RETIRED.TOTAL_CYCLES_PS"})
+    EXPECT_EQ(of(name, all), pipeline) << name;
+  for (const char* name : {"INST_RETIRED.ANY_P", "MEM_LOAD_RETIRED.L1_MISS", "BR_MISP_RETIRED.ALL_BRANCHES",
+                           "BACLEARS.ANY", "FRONTEND_RETIRED.DSB_MISS"})
+    EXPECT_EQ(of(name, all), of(name, {})) << name;
+}
+
+// A bubble that the model cannot make is not an estimate of one.
+TEST(EventListing, SaysWhichBubblesAreTooLongForTheModel) {
+  const DeliveryRule exact = delivery_rule("exact");
+  ASSERT_NE(exact, nullptr);
+  const auto& client = vpmu::describe(vpmu::Generation::skylake);
+  const auto& server = vpmu::describe(vpmu::Generation::skylake_sp);
+  const auto of = [&](const vpmu::GenerationDesc& g, std::string_view name) {
+    const vpmu::EventDesc* const e = vpmu::find_event(g, name);
+    EXPECT_NE(e, nullptr) << name;
+    return e == nullptr ? Delivery::nearest : exact(g, *e).delivery;
+  };
+  EXPECT_EQ(of(client, "FRONTEND_RETIRED.LATENCY_GE_128"), Delivery::estimated);
+  EXPECT_EQ(of(client, "FRONTEND_RETIRED.LATENCY_GE_256"), Delivery::none) << "232 cycles at most";
+  EXPECT_EQ(of(client, "FRONTEND_RETIRED.LATENCY_GE_512"), Delivery::none);
+  EXPECT_EQ(of(server, "FRONTEND_RETIRED.LATENCY_GE_256"), Delivery::estimated) << "262 cycles at most";
+  EXPECT_EQ(of(server, "FRONTEND_RETIRED.LATENCY_GE_512"), Delivery::none);
+  EXPECT_EQ(of(client, "FRONTEND_RETIRED.DSB_MISS"), Delivery::estimated);
 }
 
 TEST(EventListing, NamesAnUnknownModelAndTheKnownOnes) {

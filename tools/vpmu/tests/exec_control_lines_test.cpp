@@ -45,7 +45,7 @@ TEST(ControlLines, ThatNobodySaysAreRefused) {
 TEST(ControlLines, AnErrorStaysOnOneLineThatIsNotTooLong) {
   const std::string text = write_line(ErrorLine{"one\ntwo\r" + std::string(10'000, 'x')});
   EXPECT_EQ(text.find('\n'), text.size() - 1);
-  EXPECT_LE(text.size(), LineBuffer::longest_line);
+  EXPECT_LE(text.size(), LineBuffer::max_line_length);
   EXPECT_TRUE(text.starts_with("error one?two?xxx"));
 }
 
@@ -63,7 +63,7 @@ TEST(ControlLines, AreCutWhereverTheyArriveInParts) {
 
 TEST(ControlLines, ThatNeverEndAreDropped) {
   LineBuffer buffer;
-  buffer.add(std::string(LineBuffer::longest_line + 1, 'x'));
+  buffer.add(std::string(LineBuffer::max_line_length + 1, 'x'));
   EXPECT_EQ(buffer.take_line(), std::nullopt);
   buffer.add("off\n");
   EXPECT_EQ(buffer.take_line(), "off");

@@ -38,7 +38,7 @@ std::map<std::string, Entry> unpack(std::span<const std::byte> bytes) {
   return entries;
 }
 
-std::vector<std::byte> bytes_of(std::string_view text) {
+std::vector<std::byte> archive_bytes_of(std::string_view text) {
   const auto bytes = std::as_bytes(std::span{text});
   return {bytes.begin(), bytes.end()};
 }
@@ -48,7 +48,7 @@ TEST(CpioArchive, HasEachEntryAligned) {
     CpioArchive archive;
     archive.add_directory("dev", 0755);
     archive.add_character_device("dev/console", 0600, 5, 1);
-    archive.add_file("file", 0644, bytes_of(content));
+    archive.add_file("file", 0644, archive_bytes_of(content));
     const std::map<std::string, Entry> expected{{"dev", {040755, 0, 0, ""}},
                                                 {"dev/console", {020600, 5, 1, ""}},
                                                 {"file", {0100644, 0, 0, content}},
@@ -58,7 +58,7 @@ TEST(CpioArchive, HasEachEntryAligned) {
 }
 
 TEST(ExecInitramfs, HasInitTheRequestAndTheModulesThatItNames) {
-  const std::vector<KernelModule> modules{{"fuse", bytes_of("one")}, {"virtiofs", bytes_of("two")}};
+  const std::vector<KernelModule> modules{{"fuse", archive_bytes_of("one")}, {"virtiofs", archive_bytes_of("two")}};
   const auto archive = make_exec_initramfs({.arguments = {"true"}}, modules);
   ASSERT_TRUE(archive);
   const auto entries = unpack(*archive);

@@ -1,8 +1,10 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -112,6 +114,67 @@ TEST_F(Files, OutputWithoutRoomIsAFailureThatIsTold) {
   expect_failure(ended, 1, {"cannot write the statistics file /dev/full: No space left on device", "--stats"});
 }
 
+/// A closed stream's number must not become that of the next file, which the output would go into.
+TEST_F(Files, OutputToAClosedStreamIsAFailureThatIsTold) {
+  const auto close_output = [] { ::close(STDOUT_FILENO); };
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"models", "--json"}, {"events", "--model", "haswell"}, {"--help"}}) {
+    const auto ended = end(start(arguments, {.prepare = close_output}));
+    expect_failure(ended, 1, {"vpmu: cannot write all of it to standard output: Bad file descriptor"});
+  }
+  const auto ended = end(start({"run", "--accel", "soft", "--kernel", kernel_}, {.prepare = close_output}));
+  expect_failure(ended, 2, {"standard output is closed", "--console"});
+}
+
+TEST_F(Files, OutputThatNobodyReadsIsAFailureThatIsTold) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  ::close(ends[0]);
+  const Fd unread{ends[1]};
+  expect_failure(end(start({"models"}, {.output = unread.get()})), 1, {"standard output: Broken pipe"});
+}
+
+TEST_F(Files, OutputBeyondTheLargestFileIsAFailureThatIsTold) {
+  const auto limit = [] {
+    const rlimit small{.rlim_cur = 400, .rlim_max = 400};
+    ::setrlimit(RLIMIT_FSIZE, &small);
+  };
+  const auto models = end(start({"models", "--json"}, {.prepare = limit}));
+  EXPECT_EQ(models.exit_code, 1) << "-1: a signal has ended it";
+  EXPECT_EQ(models.output.size(), 400U);
+  EXPECT_EQ(models.errors, "vpmu: cannot write all of it to standard output: File too large\n");
+  const auto code = kernel_of("\x0F\x0B");
+  const auto run = end(start({"run", "--accel", "soft", "--source", "exact", "--kernel", code, "--stats",
+                              (directory_ / "work" / "statistics").string()},
+                             {.prepare = limit}));
+  expect_failure(run, 1, {"cannot write the statistics file", "File too large"});
+}
+
+/// Each size of the address space is enough, or the program says that it is not: no signal ends it.
+TEST_F(Files, LittleMemoryIsAFailureThatIsTold) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "ASan's shadow memory is larger than any of these limits";
+#endif
+  const auto code = kernel_of("\x0F\x0B");  // ends by a triple fault
+  unsigned failed = 0, done = 0;
+  for (rlim_t mib = 64; mib <= 448; mib += 16) {
+    const auto ended = end(
+        start({"run", "--accel", "soft", "--source", "exact", "--memory", "64M", "--kernel", code}, {.prepare = [mib] {
+                const rlimit little{.rlim_cur = mib << 20U, .rlim_max = mib << 20U};
+                ::setrlimit(RLIMIT_AS, &little);
+              }}));
+    if (ended.exit_code == 127) continue;  // not even the program's libraries
+    if (ended.exit_code == 5) {
+      ++done;
+      continue;
+    }
+    ++failed;
+    expect_failure(ended, 1, {"vpmu"});
+  }
+  EXPECT_GT(failed, 0U);
+  EXPECT_GT(done, 0U);
+}
+
 TEST_F(Files, RecordsNeedNoMoreMemoryForMoreOfThem) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "ASan keeps what has been freed";
@@ -122,10 +185,10 @@ TEST_F(Files, RecordsNeedNoMoreMemoryForMoreOfThem) {
   const auto memory_for = [&](const std::string& file) {
     const auto ended = end(start({"records", "--format", "0", file}, {.output = null.get()}));
     EXPECT_EQ(ended.exit_code, 0) << ended.errors;
-    return ended.most_memory;
+    return ended.max_memory;
   };
-  const long least = memory_for(one);
-  EXPECT_LT(memory_for(many), least + 8192) << "KiB, of a file of 42,187";
+  const long min = memory_for(one);
+  EXPECT_LT(memory_for(many), min + 8192) << "KiB, of a file of 42,187";
 }
 
 }  // namespace

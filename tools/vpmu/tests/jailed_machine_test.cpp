@@ -155,7 +155,7 @@ TEST_F(JailedMachine, LeavesNothingBehindHoweverItEnds) {
     const Ended ended = end(machine);
     EXPECT_EQ(ended.errors, "");
     EXPECT_EQ(ended.exit_code, signal == SIGKILL ? -1 : 6);
-    // If the machine was killed, the steward cleans up after it.
+    // If the machine was killed, the broker cleans up after it.
     for (int i = 0; signal == SIGKILL && i < 6000 && fs::exists(path("control")); ++i) ::usleep(10'000);
     EXPECT_FALSE(fs::exists(path("control")));
   }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,7 +23,7 @@ struct Ended {
   int exit_code;  ///< -1 if a signal ended the program.
   std::string output;
   std::string errors;
-  long most_memory;  ///< In KiB.
+  long max_memory;  ///< In KiB.
 };
 
 inline std::string read_file(const std::filesystem::path& path) {
@@ -87,12 +88,13 @@ class Program : public testing::Test {
     int output{-1};             ///< A descriptor; -1: the file that Ended::output is read from.
     const char* errors{"err"};  ///< The file for standard error in the test's directory; this one is Ended::errors.
     uid_t user{0};
+    std::function<void()> prepare{};  ///< Called in the program's process, last.
   };
   struct Started {
     pid_t child;
   };
 
-  Started start(std::vector<std::string> arguments, Streams streams) {
+  Started start(std::vector<std::string> arguments, const Streams& streams) {
     arguments.insert(arguments.begin(), VPMU_PROGRAM);
     const pid_t child = ::fork();
     if (child == 0) become(arguments, streams);
@@ -139,7 +141,7 @@ class Program : public testing::Test {
   std::string kernel_;
 
  private:
-  [[noreturn]] void become(std::vector<std::string> arguments, Streams streams) const {
+  [[noreturn]] void become(std::vector<std::string> arguments, const Streams& streams) const {
     constexpr mode_t mode = 0644;
     const auto open_file = [this](const char* name) {
       return ::open((directory_ / name).c_str(), O_WRONLY | O_CREAT | O_TRUNC, mode);
@@ -150,6 +152,7 @@ class Program : public testing::Test {
     std::vector<char*> pointers;
     for (std::string& argument : arguments) pointers.push_back(argument.data());
     pointers.push_back(nullptr);
+    if (streams.prepare) streams.prepare();
     if (::chdir((directory_ / "work").c_str()) == 0 && (streams.user == 0 || ::setuid(streams.user) == 0)) {
       ::execv(pointers[0], pointers.data());
     }

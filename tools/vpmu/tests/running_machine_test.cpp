@@ -1,12 +1,15 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -33,6 +36,26 @@ std::array<Fd, 2> make_pipe() {
 }
 
 using RunningMachine = MachineProgram;
+
+/// Sends the text and as many copies of a descriptor with it.
+template <std::size_t copies>
+ssize_t send_with_descriptors(const Fd& to, std::string_view text, const Fd& descriptor) {
+  iovec part{.iov_base = const_cast<char*>(text.data()), .iov_len = text.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(copies * sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(copies * sizeof(int));
+  std::array<int, copies> all{};
+  all.fill(descriptor.get());
+  std::memcpy(CMSG_DATA(rights), all.data(), sizeof all);
+  return ::sendmsg(to.get(), &message, MSG_NOSIGNAL);
+}
 
 TEST_F(RunningMachine, EndsBySignalsThoughNobodyReadsItsOutput) {
   const auto pipe = make_pipe();
@@ -103,6 +126,58 @@ TEST_F(RunningMachine, TakesClientsAgainWhenThereAreDescriptorsAgain) {
   EXPECT_NE(ctl({"status", "--timeout", "60"}).find("\"running\""), std::string::npos) << read_file(path("ctl_err"));
   ::kill(machine.child, SIGTERM);
   EXPECT_NE(end(machine).errors.find("Too many open files; trying again"), std::string::npos);
+}
+
+/// In the jail, which permits it few descriptors.
+TEST_F(RunningMachine, IdleClientsKeepNobodyWaiting) {
+  const Started machine = start_machine(spin);
+  std::vector<Fd> idle;
+  for (int i = 0; i < 200; ++i) {
+    idle.push_back(connect());
+    ASSERT_TRUE(idle.back().valid());
+    // Some have begun a request, some do not take their answer.
+    const std::string_view text = i % 3 == 0 ? "" : i % 3 == 1 ? "{\"comm" : "{\"command\":\"counters\"}\n";
+    EXPECT_EQ(::send(idle.back().get(), text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+  }
+  EXPECT_NE(ctl({"status"}).find("\"running\""), std::string::npos) << read_file(path("ctl_err"));
+  ::kill(machine.child, SIGTERM);
+  const Ended ended = end(machine);
+  expect_clean_end(ended);
+  EXPECT_EQ(ended.errors, "") << "it never was without descriptors";
+}
+
+TEST_F(RunningMachine, KeepsNoDescriptorsThatClientsSend) {
+  const Started machine = start_machine(spin);
+  const Fd client = connect();
+  const Fd null{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(send_with_descriptors<2>(client, " ", null), 1);
+  EXPECT_NE(ctl({"status"}).find("\"running\""), std::string::npos) << read_file(path("ctl_err"));
+  ::kill(machine.child, SIGTERM);
+  const Ended ended = end(machine);
+  expect_clean_end(ended);
+  EXPECT_EQ(ended.errors, "");
+}
+
+// `vpmu ctl` sends a pipe, and writes the file itself: that file's server may be gone.
+TEST_F(RunningMachine, EndsBySignalsThoughNobodyTakesItsSnapshot) {
+  const Started machine = start_machine(spin);
+  const Fd client = connect();
+  const auto pipe = make_pipe();
+  ASSERT_GT(send_with_descriptors<1>(client, "{\"command\":\"snapshot\"}\n", pipe[1]), 0);
+  int written = 0;
+  for (int i = 0; i < 1000 && written == 0; ++i) {
+    ::usleep(10'000);
+    ASSERT_EQ(::ioctl(pipe[0].get(), FIONREAD, &written), 0);
+  }
+  ASSERT_GT(written, 0);
+  EXPECT_NE(ctl({"status"}).find("\"running\""), std::string::npos);
+  EXPECT_NE(ctl({"counters"}).find("\"vcpus\""), std::string::npos);
+  EXPECT_NE(ctl({"snapshot", path("other")}).find("another snapshot of this guest is being written"),
+            std::string::npos);
+  const auto begin = std::chrono::steady_clock::now();
+  ::kill(machine.child, SIGTERM);
+  expect_clean_end(end(machine));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds{10}) << "the machine may be busy";
 }
 
 TEST_F(RunningMachine, AnswersOrSaysWhyNot) {

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <string>
 
+#include "virt_samples.hpp"
+
 namespace vmm::tool::test {
 namespace {
 
@@ -19,8 +21,6 @@ std::string run(const std::string& arguments) {
   while (const auto got = std::fread(buffer.data(), 1, buffer.size(), pipe)) text.append(buffer.data(), got);
   return text + "exit " + std::to_string(WEXITSTATUS(pclose(pipe)));
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST(VirtCommand, HookReadsADomainFromStandardInputAndPassesOneOnThatHasNotAsked) {
   EXPECT_EQ(run("hook <<'E'\n<domain type='kvm'/>\nE"), "<domain type='kvm'/>\nexit 0");

@@ -11,9 +11,7 @@ namespace vmm::tool::test {
 namespace {
 
 const VirtOptions haswell{.model = "haswell", .source = "exact", .wrapper = "/usr/libexec/vpmu/qemu-vpmu"};
-constexpr auto qemu = "http://libvirt.org/schemas/domain/qemu/1.0";
 
-std::string text_of(const Result<std::string>& result) { return result ? *result : describe(result.error()); }
 std::string enabled(const std::string& xml, const VirtOptions& options = haswell) {
   return text_of(enable_virt(xml, options));
 }
@@ -25,8 +23,6 @@ std::string refusal(const std::string& xml, const VirtOptions& options = haswell
   EXPECT_EQ(result.error().kind, ErrorKind::usage);
   return describe(result.error());
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 std::string environment(const XmlDocument& document, const std::string& name) {
   for (const auto variable : document.root().child("commandline", qemu).children("env", qemu))

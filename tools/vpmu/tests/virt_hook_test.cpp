@@ -37,9 +37,7 @@ const std::string kubevirt_domain =
 const std::string vmi =
     R"({"kind": "VirtualMachineInstance", "metadata": {"name": "profiled", "annotations": {"vpmu/model": "haswell", "vpmu/source": "exact"}}})";
 const VirtOptions none{.model = "", .source = "auto", .wrapper = "/var/run/vpmu/libexec/vpmu/qemu-vpmu"};
-constexpr auto qemu = "http://libvirt.org/schemas/domain/qemu/1.0";
 
-std::string text_of(const Result<std::string>& result) { return result ? *result : describe(result.error()); }
 std::string hooked(const std::string& vmi_text, const VirtOptions& options = none) {
   return text_of(define_domain_hook(vmi_text, kubevirt_domain, options));
 }

@@ -33,14 +33,14 @@ const std::string bootable = R"(<domain type='kvm'>
   </devices>
 </domain>)";
 
-std::string refusal(const std::string& xml) {
+std::string import_refusal(const std::string& xml) {
   const auto result = import_domain(xml);
   return result ? "" : describe(result.error());
 }
 
 TEST(VirtImport, ReadsWhatTheDefinitionSaysOfTheMachine) {
   const auto machine = import_domain(bootable);
-  ASSERT_TRUE(machine) << refusal(bootable);
+  ASSERT_TRUE(machine) << import_refusal(bootable);
   EXPECT_EQ(machine->kernel, "/boot/vmlinuz");
   EXPECT_EQ(machine->initrd, "/boot/initrd.img");
   EXPECT_EQ(machine->command_line, "console=ttyS0 a=\"b\"");
@@ -77,7 +77,7 @@ TEST(VirtImport, RefusesByNameWhatTheGuestWouldMiss) {
       {"<domain ", "<network ", "malformed"},
   };
   for (const auto& [what, by, why] : rows) {
-    const auto text = refusal(with(bootable, what, by));
+    const auto text = import_refusal(with(bootable, what, by));
     EXPECT_NE(text.find(why), std::string::npos) << by << ": " << text;
   }
 }
@@ -85,8 +85,9 @@ TEST(VirtImport, RefusesByNameWhatTheGuestWouldMiss) {
 TEST(VirtImport, RefusesEachDeviceThatItHasNot) {
   for (const std::string name :
        {"disk", "filesystem", "interface", "hostdev", "vsock", "shmem", "memory", "tpm", "crypto", "smartcard"})
-    EXPECT_NE(refusal(with(bootable, "<devices>", "<devices><" + name + "/>")).find("the domain has <" + name + ">,"),
-              std::string::npos)
+    EXPECT_NE(
+        import_refusal(with(bootable, "<devices>", "<devices><" + name + "/>")).find("the domain has <" + name + ">,"),
+        std::string::npos)
         << name;
 }
 

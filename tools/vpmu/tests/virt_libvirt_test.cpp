@@ -15,9 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string text_of(const Result<std::string>& result) { return result ? *result : describe(result.error()); }
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 class VirtLibvirt : public testing::Test {
  protected:
   void SetUp() override {

@@ -1,7 +1,16 @@
 #pragma once
 #include <string>
 
+#include "support/result.hpp"
+
 namespace vmm::tool::test {
+
+inline constexpr auto qemu = "http://libvirt.org/schemas/domain/qemu/1.0";
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// The result, or the error as users see it.
+inline std::string text_of(const Result<std::string>& result) { return result ? *result : describe(result.error()); }
 
 /// A definition as libvirt 9 writes it.
 inline const std::string libvirt_domain = R"(<domain type='kvm'>

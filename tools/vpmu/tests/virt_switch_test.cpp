@@ -19,9 +19,6 @@ namespace fs = std::filesystem;
 constexpr auto guests_file = "local/abstractions/libvirt-qemu";
 constexpr auto daemon_file = "local/usr.sbin.libvirtd";
 
-std::string text_of(const Result<std::string>& result) { return result ? *result : describe(result.error()); }
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 EnableRequest plain_request() {
   return {.domain = "guest",
           .options = {.model = "haswell", .source = "auto", .wrapper = "/opt/vpmu/qemu-vpmu"},

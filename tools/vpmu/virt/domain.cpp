@@ -16,10 +16,6 @@ namespace {
 /// copies of what was replaced.
 constexpr auto our_namespace = "urn:vpmu:domain:1";
 
-std::string value_of(XmlElement element, std::string_view attribute) {
-  return element.attribute(attribute).value_or("");
-}
-
 XmlElement state_of(XmlElement domain) { return domain.child("metadata").child("attached", our_namespace); }
 
 Result<XmlDocument> parse_domain(std::string_view xml) {

@@ -13,11 +13,6 @@ namespace {
 
 constexpr auto library_name = "libvpmu-kvm.so";
 
-/// The attribute's value; empty if the element or the attribute is missing.
-std::string value_of(XmlElement element, std::string_view attribute) {
-  return element.attribute(attribute).value_or("");
-}
-
 std::string base_name(std::string_view path) { return std::string{path.substr(path.find_last_of('/') + 1)}; }
 
 Result<void> check_type(XmlElement domain) {

@@ -18,7 +18,7 @@ constexpr unsigned parse_verbatim = (pugi::parse_full | pugi::parse_ws_pcdata | 
 constexpr unsigned write_escaped = pugi::format_raw | pugi::format_no_declaration | pugi::format_attribute_single_quote;
 constexpr unsigned write_verbatim = write_escaped | pugi::format_no_escapes;
 constexpr auto spaces_per_level = 2U;
-constexpr int most_levels = 100;  // libvirt's own definitions have eight
+constexpr int max_levels = 100;  // libvirt's own definitions have eight
 
 std::string_view trimmed(std::string_view text) {
   const auto first = text.find_first_not_of(white);
@@ -149,7 +149,7 @@ std::string flaw_of(pugi::xml_node node) {
 struct FlawFinder : pugi::xml_tree_walker {
   std::string flaw;
   bool for_each(pugi::xml_node& node) override {
-    flaw = depth() < most_levels ? flaw_of(node) : fmt::format("its elements stand more than {} deep", most_levels);
+    flaw = depth() < max_levels ? flaw_of(node) : fmt::format("its elements stand more than {} deep", max_levels);
     return flaw.empty();
   }
 };
@@ -281,6 +281,10 @@ std::vector<std::pair<std::string, std::string>> XmlElement::attributes() const 
   for (const auto attribute : pugi::xml_node{node_}.attributes())
     all.emplace_back(attribute.name(), unescaped(attribute.value()));
   return all;
+}
+
+std::string value_of(XmlElement element, std::string_view attribute) {
+  return element.attribute(attribute).value_or("");
 }
 
 bool equivalent(XmlElement one, XmlElement other) {

@@ -60,6 +60,9 @@ class XmlElement {
   pugi::xml_node_struct* node_{};
 };
 
+/// The attribute's value; empty if the element or the attribute is missing.
+std::string value_of(XmlElement element, std::string_view attribute);
+
 /// Whether both have the same names, attributes, text and children. Mere layout makes no difference: quotes,
 /// the order of attributes, white space between elements, comments, where a prefix is declared.
 bool equivalent(XmlElement one, XmlElement other);

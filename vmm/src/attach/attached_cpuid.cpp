@@ -81,6 +81,7 @@ CpuidTable attached_cpuid(const MachineModel& model, const CpuidTable& vmms, std
                              .tsc_hz = tsc_hz,
                              .cpus = std::max(1U, static_cast<unsigned>(L1_B_IDS::get(first.ebx))),
                              .bare_metal = false,
+                             .always_tells_clocks = true,
                              .threads_per_core = threads_per_core(vmms)};
   const CpuidTable ours = guest_cpuid(request, apic_id);
   const bool has_topology = vmms.find(0xB, 0).has_value();

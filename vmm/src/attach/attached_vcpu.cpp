@@ -31,15 +31,15 @@ Result<void> AttachedVcpu::set_cpuid(const MachineModel& model, const CpuidTable
   const auto capabilities = config_.pmu.limits.perf_capabilities;
   config_.pmu.limits = pmu_limits(model, theirs);
   config_.pmu.limits.perf_capabilities = capabilities;
-  return vcpu_.set_msr(msr_bios_sign_id, bios_sign_id(model));
+  return vcpu_.set_msr(vpmu::msr::IA32_BIOS_SIGN_ID.value(), bios_sign_id(model));
 }
 
 Result<void> AttachedVcpu::open() {
   VMM_TRY(install_kick_handler());
   let_kicks_in();
-  VMM_ASSIGN(KvmPort port, KvmPort::create(services_.vm, vcpu_, time_));
-  port_.emplace(std::move(port));
-  VMM_ASSIGN(pmu_, PmuVcpu::create(config_, *port_, services_.memory, services_.log));
+  VMM_ASSIGN(KvmBackend backend, KvmBackend::create(services_.vm, vcpu_, time_));
+  backend_.emplace(std::move(backend));
+  VMM_ASSIGN(pmu_, PmuVcpu::create(config_, *backend_, services_.memory, services_.log));
   return {};
 }
 
@@ -56,8 +56,8 @@ Result<bool> AttachedVcpu::is_reset() {
 // Brings the PMU in line with the VMM's changes to the vCPU since the last run.
 Result<void> AttachedVcpu::follow_vmm() {
   if (!touched_.exchange(false)) return {};
-  port_->forget();
-  if (set_tsc_rate_.exchange(false)) VMM_TRY(port_->follow_tsc());
+  backend_->forget();
+  if (set_tsc_rate_.exchange(false)) VMM_TRY(backend_->follow_tsc());
   const auto state = std::exchange(to_restore_, std::nullopt);
   bool reset = std::exchange(to_reset_, false);
   if (wrote_registers_.exchange(false) && !reset) {
@@ -165,8 +165,8 @@ void AttachedVcpu::debug(const kvm_guest_debug& how) {
 }
 
 // After the exit the VMM reads and writes the vCPU's state in KVM: no register write may still be pending here.
-Result<Exit> AttachedVcpu::run_guest(VcpuPort::Came came) {
-  if (came == VcpuPort::Came::nowhere) VMM_TRY(prepare());
+Result<Exit> AttachedVcpu::run_guest(VcpuBackend::DeviceRun came) {
+  if (came == VcpuBackend::DeviceRun::not_run) VMM_TRY(prepare());
   VMM_ASSIGN(const Exit exit, debugging_ ? pmu_->run_debugged(*debugging_) : pmu_->run());
   VMM_TRY(vcpu_.flush());
   return exit;
@@ -181,19 +181,19 @@ Result<void> AttachedVcpu::prepare() {
 
 // The fast path, which serves most exits of a guest that does not use its PMU. touched_ is set if the VMM has done
 // anything to the vCPU since the last exit.
-VcpuPort::Came AttachedVcpu::run_to_device() {
-  if (pmu_ == nullptr || touched_ || debugging_) return VcpuPort::Came::nowhere;
+VcpuBackend::DeviceRun AttachedVcpu::run_to_device() {
+  if (pmu_ == nullptr || touched_ || debugging_) return VcpuBackend::DeviceRun::not_run;
   return pmu_->run_to_device();
 }
 
 // For most exits run_to_device() is all that runs.
 int AttachedVcpu::run() {
   for (;;) {
-    const RunGate::Inside inside{services_.gate, place_, this_thread()};
+    const RunGate::Inside inside{services_.gate, thread_inside_, this_thread()};
     const KickTarget target{vcpu_.immediate_exit_flag(), KickTarget::Missed::taken};
     kick_watch_.forget();
     const auto came = run_to_device();
-    if (came == VcpuPort::Came::to_device) {
+    if (came == VcpuBackend::DeviceRun::device_exit) {
       kick_watch_.looked();
       return 0;
     }
@@ -205,7 +205,7 @@ int AttachedVcpu::run() {
 
 // A kick of ours comes from a source's timer or from the gate, and does not concern the VMM. If the VMM has set
 // immediate_exit, KVM leaves exit_reason unchanged.
-std::optional<int> AttachedVcpu::go_on(VcpuPort::Came came) {
+std::optional<int> AttachedVcpu::go_on(VcpuBackend::DeviceRun came) {
   const auto exit = run_guest(came);
   if (!exit) {
     services_.log.error("vCPU {}: {}", vcpu_.id(), describe(exit.error()));
@@ -224,11 +224,11 @@ std::optional<int> AttachedVcpu::go_on(VcpuPort::Came came) {
 
 void AttachedVcpu::is_one_of(std::size_t vcpus) {
   time_ = time_beside_others(time_, vcpus);
-  if (time_ == PmuTime::real && port_) port_->show_all_time();
+  if (time_ == PmuTime::real && backend_) backend_->show_all_time();
 }
 
 bool AttachedVcpu::kick_if_running() {
-  const pid_t thread = place_;
+  const pid_t thread = thread_inside_;
   if (thread != 0) {
     kick_watch_.kicked();
     kick_thread(thread);

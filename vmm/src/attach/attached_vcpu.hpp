@@ -17,7 +17,7 @@
 #include "pmu/pmu_vcpu.hpp"
 #include "support/log.hpp"
 #include "vcpu/kick_watch.hpp"
-#include "vcpu/kvm_port.hpp"
+#include "vcpu/kvm_backend.hpp"
 
 namespace vmm {
 
@@ -76,10 +76,10 @@ class AttachedVcpu {
   Result<void> follow_vmm();
   [[nodiscard]] Result<bool> is_reset();
   Result<void> prepare();
-  VcpuPort::Came run_to_device();
-  Result<Exit> run_guest(VcpuPort::Came came);
+  VcpuBackend::DeviceRun run_to_device();
+  Result<Exit> run_guest(VcpuBackend::DeviceRun came);
   /// What run() returns; empty if run() is to go on.
-  std::optional<int> go_on(VcpuPort::Came came);
+  std::optional<int> go_on(VcpuBackend::DeviceRun came);
   void publish();
   [[nodiscard]] MsrImage msr_image() const;
 
@@ -87,7 +87,7 @@ class AttachedVcpu {
   Vcpu vcpu_;
   PmuVcpuConfig config_;
   PmuTime time_{PmuTime::hidden};
-  std::optional<KvmPort> port_;
+  std::optional<KvmBackend> backend_;
   std::unique_ptr<PmuVcpu> pmu_;
   std::optional<PmuVcpuState> to_restore_;
   bool to_reset_{};
@@ -96,7 +96,7 @@ class AttachedVcpu {
   std::optional<kvm_guest_debug> debugging_;
   bool given_others_{}, told_of_debugger_{}, told_of_state_{};
   std::atomic<bool> touched_{}, wrote_registers_{}, set_tsc_rate_{};
-  RunGate::Place place_{};
+  RunGate::ThreadInside thread_inside_{};
   KickWatch kick_watch_;
   mutable std::mutex mutex_;
   std::vector<Statistic> published_;  ///< Under mutex_.

@@ -7,7 +7,7 @@ namespace vmm {
 namespace {
 
 /// The model's generation with full-width counter writes, which a VMM may give the vCPUs of any model.
-vpmu::GenerationDesc widest(const MachineModel& model) {
+vpmu::GenerationDesc widest_generation(const MachineModel& model) {
   vpmu::GenerationDesc generation = vpmu::describe(model.generation);
   generation.features.full_width_write = true;
   return generation;
@@ -38,7 +38,7 @@ Result<void> AttachedVm::prepare() {
   const std::scoped_lock lock{mutex_};
   if (prepared_) return {};
   VMM_TRY(prepare_vm_for_pmu_beside({.filter = theirs_.native(), .exit_reasons = their_reasons_}, vm_,
-                                    widest(*options_.model)));
+                                    widest_generation(*options_.model)));
   prepared_ = true;
   return {};
 }
@@ -48,9 +48,9 @@ Result<AttachedVcpu*> AttachedVm::add_vcpu(std::uint32_t id, Fd fd) {
   PmuVcpuConfig config{.pmu = {.generation = options_.model->generation},
                        .source = options_.source,
                        .source_options = options_.source_options};
-  config.others_msr = [this](std::uint32_t access, std::uint32_t msr) {
-    if (!theirs_.traps(msr, static_cast<MsrTrap>(access))) return OthersMsr::none;
-    return (their_reasons_ & KVM_MSR_EXIT_REASON_FILTER) != 0 ? OthersMsr::exits : OthersMsr::faults;
+  config.foreign_msr = [this](std::uint32_t access, std::uint32_t msr) {
+    if (!theirs_.traps(msr, static_cast<MsrTrap>(access))) return ForeignMsr::none;
+    return (their_reasons_ & KVM_MSR_EXIT_REASON_FILTER) != 0 ? ForeignMsr::exits : ForeignMsr::faults;
   };
   AttachedVcpu* added = nullptr;
   gate_.with_nobody_inside([&] {
@@ -101,7 +101,7 @@ Result<void> AttachedVm::set_msr_filter(const kvm_msr_filter& filter) {
   const std::scoped_lock lock{mutex_};
   Result<void> result{};
   gate_.with_nobody_inside([&] {
-    result = prepared_ ? set_msr_filter_beside(theirs.native(), vm_, widest(*options_.model))
+    result = prepared_ ? set_msr_filter_beside(theirs.native(), vm_, widest_generation(*options_.model))
                        : vm_.set_msr_filter(theirs.native());
     if (result) theirs_ = std::move(theirs);
   });
@@ -109,7 +109,7 @@ Result<void> AttachedVm::set_msr_filter(const kvm_msr_filter& filter) {
 }
 
 MachineStatistics AttachedVm::statistics() const {
-  MachineStatistics result;
+  MachineStatistics result{.machine = {{"log.held_back", log_->held_back()}}, .vcpus = {}};
   const std::scoped_lock lock{vcpus_mutex_};
   for (const auto& vcpu : vcpus_) result.vcpus.push_back(vcpu->statistics());
   return result;

@@ -44,7 +44,7 @@ std::uint64_t next_version() {
 /// Keeps the model's microcode revision: a VMM that writes all MSRs writes its own there.
 void keep_microcode(std::span<kvm_msr_entry> entries, std::uint64_t value) {
   for (kvm_msr_entry& entry : entries)
-    if (entry.index == msr_bios_sign_id) entry.data = value;
+    if (entry.index == vpmu::msr::IA32_BIOS_SIGN_ID.value()) entry.data = value;
 }
 
 /// Extensions of KVM that we hide from the VMM: the dirty ring would lack the pages that we write, and we use the
@@ -241,9 +241,9 @@ int Attachment::on_vcpu(AttachedVcpu& vcpu, int fd, unsigned long request, std::
   const auto call_kvm = [&] { return ioctl_call(fd, request, argument); };
   switch (request) {
     case KVM_SET_CPUID2: {
-      constexpr std::uint32_t most_leaves = 256;  // KVM_MAX_CPUID_ENTRIES
+      constexpr std::uint32_t max_leaves = 256;  // KVM_MAX_CPUID_ENTRIES
       const auto& list = *reinterpret_cast<const kvm_cpuid2*>(argument);
-      if (list.nent > most_leaves) return fail(E2BIG);
+      if (list.nent > max_leaves) return fail(E2BIG);
       const CpuidTable theirs{std::vector<kvm_cpuid_entry2>(list.entries, list.entries + list.nent)};
       return answer(vcpu.set_cpuid(*options_.model, theirs), "CPUID");
     }

@@ -11,7 +11,7 @@
 #include <memory>
 
 #include "files/output_file.hpp"
-#include "machine/settle.hpp"
+#include "machine/automatic.hpp"
 
 namespace vmm {
 namespace {
@@ -29,7 +29,7 @@ Result<std::optional<AttachEnvironment>> read_environment() {
   MachineConfig config{.kernel = "", .accel = Accel::kvm};
   config.model = model;
   if (const std::string source = variable("VPMU_SOURCE"); !source.empty()) config.source = source;
-  VMM_ASSIGN(const Settled settled, settle(config));
+  VMM_ASSIGN(const Chosen chosen, choose_automatic(config));
   VMM_ASSIGN(const ResolvedConfig resolved, resolve(config, {.model = "in VPMU_MODEL", .source = "in VPMU_SOURCE"}));
   if (resolved.passes_through())
     return usage_error("VPMU_SOURCE=kvm means the VMM's own PMU, which does not need this library",
@@ -37,7 +37,7 @@ Result<std::optional<AttachEnvironment>> read_environment() {
   return std::optional{AttachEnvironment{.options = {.model = resolved.model,
                                                      .source = std::string{resolved.source},
                                                      .source_options = config.source_options,
-                                                     .source_choice = settled.source},
+                                                     .source_choice = chosen.source},
                                          .log = variable("VPMU_LOG"),
                                          .statistics = variable("VPMU_STATS")}};
 }

@@ -8,7 +8,7 @@ namespace vmm {
 namespace {
 
 /// More than KVM has.
-constexpr std::uint32_t most_listed = 4096;
+constexpr std::uint32_t max_listed = 4096;
 
 std::vector<std::uint64_t> room_for(std::span<const kvm_msr_entry> entries) {
   constexpr std::size_t words = sizeof(kvm_msr_entry) / sizeof(std::uint64_t);
@@ -57,10 +57,10 @@ int serve_msrs(kvm_msrs& list, const MsrOwners& owners) {
 
 int list_msrs(kvm_msr_list& list, std::span<const std::uint32_t> ours,
               const std::function<int(kvm_msr_list& list)>& ask_kvm) {
-  std::vector<std::uint32_t> room(1 + most_listed);
+  std::vector<std::uint32_t> room(1 + max_listed);
   static_assert(sizeof(kvm_msr_list) == sizeof(std::uint32_t));
   auto& kvms = *reinterpret_cast<kvm_msr_list*>(room.data());
-  kvms.nmsrs = most_listed;
+  kvms.nmsrs = max_listed;
   if (const int answer = ask_kvm(kvms); answer != 0) return answer;
   std::vector<std::uint32_t> all(kvms.indices, kvms.indices + kvms.nmsrs);
   std::ranges::copy_if(ours, std::back_inserter(all),

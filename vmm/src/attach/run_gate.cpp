@@ -4,15 +4,15 @@
 
 namespace vmm {
 
-void RunGate::wait(Place& place, pid_t thread) {
+void RunGate::wait(ThreadInside& thread_inside, pid_t thread) {
   while (changing_ != 0) {
-    place = 0;
+    thread_inside = 0;
     {
       std::unique_lock lock{mutex_};
       changed_.notify_all();
       changed_.wait(lock, [&] { return changing_ == 0; });
     }
-    place = thread;
+    thread_inside = thread;
   }
 }
 

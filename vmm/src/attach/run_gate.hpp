@@ -15,22 +15,22 @@ class RunGate {
   /// `kick_all` makes each vCPU that is inside come out, and says whether there was one.
   explicit RunGate(std::function<bool()> kick_all) : kick_all_{std::move(kick_all)} {}
 
-  /// Where one vCPU is: 0 is outside; otherwise inside, on the thread with that id. Each vCPU has a place of its own,
-  /// so that vCPUs do not wait for each other.
-  using Place = std::atomic<pid_t>;
+  /// The id of the thread on which one vCPU is inside; 0: it is outside. Each vCPU has its own, so that vCPUs do not
+  /// wait for each other.
+  using ThreadInside = std::atomic<pid_t>;
 
-  /// The vCPU with this place is inside while this object lives. It is made and destroyed on the vCPU's thread, whose
-  /// id is `thread`.
+  /// The vCPU is inside while this object lives, and `thread_inside`, its own, is `thread`: the id of the vCPU's
+  /// thread, on which it is made and destroyed.
   class Inside {
    public:
-    // with_nobody_inside() sets changing_ and then reads the places; this sets its place and then reads changing_. So
-    // at least one of the two sees the other.
-    Inside(RunGate& gate, Place& place, pid_t thread) : gate_{&gate}, place_{&place} {
-      place = thread;
-      if (gate.changing_ != 0) gate.wait(place, thread);
+    // with_nobody_inside() sets changing_ and then reads all of these ids; this sets its own and then reads changing_.
+    // So at least one of the two sees the other.
+    Inside(RunGate& gate, ThreadInside& thread_inside, pid_t thread) : gate_{&gate}, thread_inside_{&thread_inside} {
+      thread_inside = thread;
+      if (gate.changing_ != 0) gate.wait(thread_inside, thread);
     }
     ~Inside() {
-      *place_ = 0;
+      *thread_inside_ = 0;
       if (gate_->changing_ != 0) gate_->tell_of_leaving();
     }
     Inside(const Inside&) = delete;
@@ -40,7 +40,7 @@ class RunGate {
 
    private:
     RunGate* gate_;
-    Place* place_;
+    ThreadInside* thread_inside_;
   };
 
   /// Calls `change` while no vCPU is inside. A thread that is inside must not call it. While it waits for vCPUs to
@@ -48,7 +48,7 @@ class RunGate {
   void with_nobody_inside(const std::function<void()>& change);
 
  private:
-  void wait(Place& place, pid_t thread);
+  void wait(ThreadInside& thread_inside, pid_t thread);
   void tell_of_leaving();
 
   std::function<bool()> kick_all_;

@@ -92,10 +92,10 @@ Aml name(std::string_view four_letters) { return Aml{four_letters.begin(), four_
 
 /// `opcode`, then the length of what follows (itself included), in one byte or two, then the contents. ACPI 20.2.4.
 Aml sized(const Aml& opcode, const Aml& contents) {
-  constexpr std::size_t longest_of_one = 63, longest_of_two = 4095;
+  constexpr std::size_t max_of_one = 63, max_of_two = 4095;
   const std::size_t length = contents.size() + 1;
-  if (length <= longest_of_one) return opcode + Aml{static_cast<std::uint8_t>(length)} + contents;
-  VMM_ASSERT(length + 1 <= longest_of_two);
+  if (length <= max_of_one) return opcode + Aml{static_cast<std::uint8_t>(length)} + contents;
+  VMM_ASSERT(length + 1 <= max_of_two);
   constexpr unsigned one_more_byte = 1U << 6U;
   return opcode +
          Aml{static_cast<std::uint8_t>(one_more_byte | ((length + 1) & 0xF)),

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "boot/layout.hpp"
+#include "support/x86.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vmm {
@@ -32,10 +33,6 @@ constexpr std::uint64_t large_page = bit(7);
 constexpr std::uint64_t large_page_bytes = 2ULL << 20U;
 constexpr unsigned directories = 4;
 constexpr unsigned entries_per_table = 512;
-
-constexpr std::uint64_t cr0_pe_et = bit(0) | bit(4), cr0_ne_wp_pg = bit(5) | bit(16) | bit(31);
-constexpr std::uint64_t cr4_pae = bit(5);
-constexpr std::uint64_t efer_lme_lma = bit(8) | bit(10);
 
 kvm_segment flat_segment(std::uint16_t selector, std::uint8_t type) {
   kvm_segment segment{};
@@ -96,13 +93,13 @@ kvm_sregs start_sregs(const kvm_sregs& from, StartRegisters::Mode mode) {
   sregs.tr = task_segment();
   sregs.gdt = {.base = layout::gdt.value(), .limit = sizeof gdt - 1};
   sregs.idt = {};
-  sregs.cr0 = cr0_pe_et;
+  sregs.cr0 = x86::cr0::PE::mask | x86::cr0::ET::mask;
   sregs.cr3 = sregs.cr4 = sregs.efer = 0;
   if (mode == StartRegisters::Mode::bits32) return sregs;
-  sregs.cr0 |= cr0_ne_wp_pg;
+  sregs.cr0 |= x86::cr0::NE::mask | x86::cr0::WP::mask | x86::cr0::PG::mask;
   sregs.cr3 = layout::page_tables.value();
-  sregs.cr4 = cr4_pae;
-  sregs.efer = efer_lme_lma;
+  sregs.cr4 = x86::cr4::PAE::mask;
+  sregs.efer = x86::efer::LME::mask | x86::efer::LMA::mask;
   return sregs;
 }
 

@@ -3,6 +3,7 @@
 #include <elf.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
 
@@ -21,48 +22,76 @@ Failure bad_elf(const std::string& what) {
 }
 
 /// A kernel has five or so.
-constexpr std::uint16_t most_headers = 256;
+constexpr std::uint16_t max_headers = 256;
 
 /// Of either class.
 struct Segment {
   std::uint64_t offset, to, file_bytes, bytes;
 };
-struct Header {
+struct ElfHeader {
   std::uint64_t entry, segments_at;
   std::uint16_t segment_bytes, segments;
 };
+
+/// What a kernel of the class finds below 1 MiB when it begins.
+struct Taken {
+  vpmu::GuestPhysical first, end;
+  const char* what;
+};
+constexpr std::array taken_64{Taken{layout::gdt, layout::stack_top, "the page tables and the stack"}};
+constexpr std::array taken_32{
+    Taken{layout::gdt, layout::multiboot_info + vpmu::page_size, "the multiboot information"},
+    Taken{layout::command_line, layout::command_line + layout::command_line_room, "the command line"}};
+
+/// Fails if the segment lies where something else is, or outside RAM.
+Result<void> check_place(const GuestMemory& memory, const Segment& segment, std::span<const Taken> taken) {
+  const vpmu::GuestPhysical first{segment.to};
+  const vpmu::GuestPhysical end{first.value() + segment.bytes};
+  const bool is_ram = !memory.bytes_at(first, segment.bytes).empty();
+  if (!is_ram || (first < layout::high_ram && end > layout::low_ram_end))
+    return bad_elf(fmt::format("a segment of {} bytes at {:#x} lies outside the memory: {} MiB without {:#x} to {:#x}",
+                               segment.bytes, segment.to, memory.bytes() >> 20U, layout::low_ram_end.value(),
+                               layout::high_ram.value() - 1));
+  for (const Taken& t : taken)
+    if (first < t.end && end > t.first)
+      return bad_elf(fmt::format("a segment of {} bytes at {:#x} lies on {} at {:#x} to {:#x}", segment.bytes,
+                                 segment.to, t.what, t.first.value(), t.end.value() - 1));
+  return {};
+}
 
 struct Elf64 {
   using FileHeader = Elf64_Ehdr;
   using ProgramHeader = Elf64_Phdr;
   static constexpr unsigned machine = EM_X86_64, of_class = ELFCLASS64;
   static constexpr auto name = "x86-64";
+  static std::span<const Taken> taken() { return taken_64; }
 };
 struct Elf32 {
   using FileHeader = Elf32_Ehdr;
   using ProgramHeader = Elf32_Phdr;
   static constexpr unsigned machine = EM_386, of_class = ELFCLASS32;
   static constexpr auto name = "i386";
+  static std::span<const Taken> taken() { return taken_32; }
 };
 
 template <class Elf>
-Result<Header> check_header(const ByteView& view) {
+Result<ElfHeader> check_header(const ByteView& view) {
   const auto header = view.read<typename Elf::FileHeader>(0);
   if (!header) return bad_elf(fmt::format("its {} bytes are too few for an ELF header", view.size()));
   if (header->e_ident[EI_CLASS] != Elf::of_class || header->e_machine != Elf::machine || header->e_type != ET_EXEC)
     return bad_elf(fmt::format("ELF class {}, machine {}, type {} is not a static {} executable",
                                header->e_ident[EI_CLASS], header->e_machine, header->e_type, Elf::name));
   constexpr std::size_t size = sizeof(typename Elf::ProgramHeader);
-  if (header->e_phentsize != size || header->e_phnum == 0 || header->e_phnum > most_headers)
+  if (header->e_phentsize != size || header->e_phnum == 0 || header->e_phnum > max_headers)
     return bad_elf(fmt::format("it has {} program headers of {} bytes; supported are 1 to {} of {} bytes",
-                               header->e_phnum, header->e_phentsize, most_headers, size));
-  return Header{header->e_entry, header->e_phoff, header->e_phentsize, header->e_phnum};
+                               header->e_phnum, header->e_phentsize, max_headers, size));
+  return ElfHeader{header->e_entry, header->e_phoff, header->e_phentsize, header->e_phnum};
 }
 
 /// The segments that are to be loaded, in the order of their addresses: each is in the file and in memory, and none
 /// overlaps another.
 template <class Elf>
-Result<std::vector<Segment>> check_segments(const GuestMemory& memory, const ByteView& view, const Header& header) {
+Result<std::vector<Segment>> check_segments(const GuestMemory& memory, const ByteView& view, const ElfHeader& header) {
   using ProgramHeader = typename Elf::ProgramHeader;
   std::vector<Segment> segments;
   for (std::uint64_t i = 0; i < header.segments; ++i) {
@@ -78,10 +107,7 @@ Result<std::vector<Segment>> check_segments(const GuestMemory& memory, const Byt
     if (!view.slice(segment.offset, segment.file_bytes))
       return bad_elf(fmt::format("truncated: a segment needs {} bytes at file offset {:#x}, the file has {}",
                                  segment.file_bytes, segment.offset, view.size()));
-    const vpmu::GuestPhysical to{segment.to};
-    if (to < layout::high_ram || memory.bytes_at(to, segment.bytes).empty())
-      return bad_elf(fmt::format("a segment of {} bytes at {:#x} lies outside the memory of {} MiB above 1 MiB",
-                                 segment.bytes, segment.to, memory.bytes() >> 20U));
+    VMM_TRY(check_place(memory, segment, Elf::taken()));
     segments.push_back(segment);
   }
   std::ranges::sort(segments, {}, &Segment::to);
@@ -93,7 +119,7 @@ Result<std::vector<Segment>> check_segments(const GuestMemory& memory, const Byt
 
 template <class Elf>
 Result<LoadedElf> load(const GuestMemory& memory, const ByteView& view) {
-  VMM_ASSIGN(const Header header, check_header<Elf>(view));
+  VMM_ASSIGN(const ElfHeader header, check_header<Elf>(view));
   VMM_ASSIGN(const auto segments, check_segments<Elf>(memory, view, header));
   const auto holds_entry = [&](const Segment& segment) { return header.entry - segment.to < segment.bytes; };
   if (std::ranges::none_of(segments, holds_entry))

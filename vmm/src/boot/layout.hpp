@@ -4,12 +4,12 @@
 #include "vpmu/address.hpp"
 
 /// Where things are put in guest physical memory before the guest starts. Everything but the kernel and initrd is below
-/// 1 MiB.
+/// 1 MiB; a kernel may have segments there, too.
 namespace vmm::layout {
 
 inline constexpr vpmu::GuestPhysical gdt{0x1000};
+inline constexpr vpmu::GuestPhysical multiboot_info{0x2000};
 inline constexpr vpmu::GuestPhysical zero_page{0x7000};
-inline constexpr vpmu::GuestPhysical multiboot_info{0x8000};
 /// PML4, PDPT and four page directories: 4 GiB mapped one to one.
 inline constexpr vpmu::GuestPhysical page_tables{0x9000};
 inline constexpr vpmu::GuestPhysical stack_top{0x1F000};

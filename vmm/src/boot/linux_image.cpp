@@ -27,10 +27,10 @@ constexpr std::uint64_t extra_load_flags_at = 0x236;
 constexpr std::uint64_t command_line_size_at = 0x238;
 constexpr std::uint64_t preferred_address_at = 0x258;
 constexpr std::uint64_t memory_bytes_at = 0x260;
-constexpr std::uint64_t shortest_header_end = 0x268;
+constexpr std::uint64_t min_header_end = 0x268;
 
 constexpr std::uint16_t boot_flag = 0xAA55;
-constexpr std::uint32_t magic = 0x53726448;  // "HdrS"
+constexpr std::uint32_t setup_magic = 0x53726448;  // "HdrS"
 constexpr std::uint16_t oldest_protocol = 0x20C;
 constexpr std::uint8_t loaded_high = 1;
 constexpr std::uint16_t has_64_bit_entry = 1;
@@ -90,12 +90,12 @@ Result<InitrdPlace> place_initrd(const GuestMemory& memory, const LinuxHeader& h
 
 bool is_linux_image(std::span<const std::byte> file) {
   const ByteView view{file};
-  return view.read<std::uint16_t>(boot_flag_at) == boot_flag && view.read<std::uint32_t>(magic_at) == magic;
+  return view.read<std::uint16_t>(boot_flag_at) == boot_flag && view.read<std::uint32_t>(magic_at) == setup_magic;
 }
 
 Result<LinuxHeader> parse_linux_header(std::span<const std::byte> file) {
   const ByteView view{file};
-  if (file.size() < shortest_header_end) {
+  if (file.size() < min_header_end) {
     return bad_kernel(fmt::format("{} bytes are too short for a bzImage header", file.size()));
   }
   if (!is_linux_image(file)) {
@@ -125,8 +125,7 @@ Result<LinuxHeader> parse_linux_header(std::span<const std::byte> file) {
   const auto setup_header = view.slice(setup_sectors_at, header_end - setup_sectors_at);
   const std::uint64_t memory_bytes = *view.read<std::uint32_t>(memory_bytes_at);
   const std::uint32_t alignment = *view.read<std::uint32_t>(alignment_at);
-  if (!setup_header || header_end < shortest_header_end || memory_bytes < code_bytes ||
-      (alignment & (alignment - 1)) != 0) {
+  if (!setup_header || header_end < min_header_end || memory_bytes < code_bytes || (alignment & (alignment - 1)) != 0) {
     return bad_kernel(
         fmt::format("its header has impossible values: {} bytes of header, {} bytes of memory needed, alignment {:#x}",
                     header_end, memory_bytes, alignment));
@@ -143,6 +142,15 @@ Result<LinuxHeader> parse_linux_header(std::span<const std::byte> file) {
                      .setup_header = *setup_header};
 }
 
+Result<void> write_command_line(const GuestMemory& memory, const std::string& line) {
+  if (line.size() < layout::command_line_room &&
+      memory.write(layout::command_line, std::as_bytes(std::span{line.c_str(), line.size() + 1})))
+    return {};
+  return usage_error(
+      fmt::format("the command line has {} characters, more than {}", line.size(), layout::command_line_room - 1),
+      "shorten --append");
+}
+
 Result<LoadedLinux> load_linux(const GuestMemory& memory, std::span<const std::byte> kernel,
                                std::span<const std::byte> initrd, const std::string& command_line,
                                vpmu::GuestPhysical rsdp) {
@@ -154,9 +162,8 @@ Result<LoadedLinux> load_linux(const GuestMemory& memory, std::span<const std::b
   }
   VMM_ASSIGN(const auto at, choose_address(header, memory.ranges().front()));
   VMM_ASSIGN(const auto initrd_place, place_initrd(memory, header, at, initrd));
-  const auto line = std::as_bytes(std::span{command_line.c_str(), command_line.size() + 1});
   const bool written = memory.write(at, kernel.subspan(header.code_offset, header.code_bytes)) &&
-                       memory.write(layout::command_line, line) &&
+                       write_command_line(memory, command_line).has_value() &&
                        write_zero_page(memory, {.setup_header = header.setup_header,
                                                 .command_line_bytes = command_line.size(),
                                                 .initrd = initrd_place,

@@ -40,4 +40,7 @@ Result<LoadedLinux> load_linux(const GuestMemory& memory, std::span<const std::b
                                std::span<const std::byte> initrd, const std::string& command_line,
                                vpmu::GuestPhysical rsdp);
 
+/// Writes another command line for a kernel that was loaded. Fails with kind usage if it is too long.
+Result<void> write_command_line(const GuestMemory& memory, const std::string& line);
+
 }  // namespace vmm

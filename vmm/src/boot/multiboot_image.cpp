@@ -12,6 +12,7 @@
 #include "boot/elf_image.hpp"
 #include "boot/layout.hpp"
 #include "support/assert.hpp"
+#include "support/bytes_of.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vmm {
@@ -63,11 +64,6 @@ std::optional<std::uint32_t> find_header(const ByteView& file) {
   return std::nullopt;
 }
 
-template <class T>
-std::span<const std::byte> bytes_of(const T& value) {
-  return std::as_bytes(std::span{&value, 1});
-}
-
 std::uint32_t place(vpmu::GuestPhysical at) { return static_cast<std::uint32_t>(at.value()); }
 
 std::vector<MapEntry> map_of(const GuestMemory& memory) {
@@ -80,10 +76,11 @@ std::vector<MapEntry> map_of(const GuestMemory& memory) {
   return map;
 }
 
-/// Places the module after the kernel, in pages of its own.
+/// Places the module after the kernel and above 1 MiB, in pages of its own.
 Result<Module> place_module(const GuestMemory& memory, vpmu::GuestPhysical kernel_end,
                             std::span<const std::byte> module) {
-  const vpmu::GuestPhysical at{(kernel_end.value() + vpmu::page_size - 1) / vpmu::page_size * vpmu::page_size};
+  const std::uint64_t free = std::max(kernel_end, layout::high_ram).value();
+  const vpmu::GuestPhysical at{(free + vpmu::page_size - 1) / vpmu::page_size * vpmu::page_size};
   const std::uint64_t end = at.value() + module.size();
   if (end > GuestMemory::hole_first || !memory.write(at, module))
     return usage_error(fmt::format("an initial RAM disk of {} bytes does not fit after the kernel, which ends at {:#x}",

@@ -17,7 +17,7 @@ constexpr std::size_t ext_initrd_bytes_at = 0x0C4;
 constexpr std::size_t memory_map_count_at = 0x1E8;
 constexpr std::size_t setup_header_at = 0x1F1;
 constexpr std::size_t loader_type_at = 0x210;
-constexpr std::size_t load_flags_at = 0x211;
+constexpr std::size_t page_load_flags_at = 0x211;
 constexpr std::size_t initrd_at = 0x218;
 constexpr std::size_t initrd_bytes_at = 0x21C;
 constexpr std::size_t command_line_at = 0x228;
@@ -69,7 +69,7 @@ bool write_zero_page(const GuestMemory& memory, const ZeroPageContents& contents
   page.copy(setup_header_at,
             contents.setup_header.first(std::min(contents.setup_header.size(), setup_header_end - setup_header_at)));
   page.put(loader_type_at, undefined_loader);
-  page.put(load_flags_at, static_cast<std::uint8_t>(page.get<std::uint8_t>(load_flags_at) | quiet_setup));
+  page.put(page_load_flags_at, static_cast<std::uint8_t>(page.get<std::uint8_t>(page_load_flags_at) | quiet_setup));
   page.put(command_line_at, static_cast<std::uint32_t>(layout::command_line.value()));
   page.put(rsdp_at, contents.rsdp.value());
   const auto initrd = contents.initrd;

@@ -8,9 +8,10 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <csignal>
 #include <mutex>
 #include <utility>
+
+#include "control/blocked_signals.hpp"
 
 namespace vmm {
 namespace {
@@ -18,32 +19,14 @@ namespace {
 using namespace std::chrono_literals;
 
 /// A pipe takes this much at once or nothing, so that the number of bytes written is known while the next part waits.
-constexpr std::size_t longest_write = 4096;
+constexpr std::size_t max_write_length = 4096;
 /// An unfinished line of this length is written at once.
-constexpr std::size_t longest_line = 512;
+constexpr std::size_t max_line_length = 512;
 
 bool is_regular(int fd) {
   struct stat status{};
   return ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
 }
-
-/// Signals of the process are for other threads; write() itself reports a closed pipe.
-class AllSignalsBlocked {
- public:
-  AllSignalsBlocked() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~AllSignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  AllSignalsBlocked(const AllSignalsBlocked&) = delete;
-  AllSignalsBlocked& operator=(const AllSignalsBlocked&) = delete;
-  AllSignalsBlocked(AllSignalsBlocked&&) = delete;
-  AllSignalsBlocked& operator=(AllSignalsBlocked&&) = delete;
-
- private:
-  sigset_t before_{};
-};
 
 }  // namespace
 
@@ -57,7 +40,7 @@ struct BoundedWriter::Shared {
     for (;;) {
       changed.wait(lock, [this] { return ending || !waiting.empty(); });
       if (waiting.empty() || abandoned) break;
-      changed.wait_for(lock, 10ms, [this] { return ending || line_waits || waiting.size() >= longest_line; });
+      changed.wait_for(lock, 10ms, [this] { return ending || line_waits || waiting.size() >= max_line_length; });
       in_flight = std::exchange(waiting, {});
       sent = 0;
       line_waits = false;
@@ -71,7 +54,7 @@ struct BoundedWriter::Shared {
 
   void write_in_flight(std::unique_lock<std::mutex>& lock) {
     while (sent < in_flight.size() && !abandoned) {
-      const auto part = std::string_view{in_flight}.substr(sent, longest_write);
+      const auto part = std::string_view{in_flight}.substr(sent, max_write_length);
       lock.unlock();
       const auto wrote = ::write(fd.get(), part.data(), part.size());
       const int why = wrote < 0 ? errno : EIO;
@@ -105,7 +88,7 @@ struct BoundedWriter::Shared {
   }
 
   [[nodiscard]] std::size_t left() const { return waiting.size() + in_flight.size() - sent; }
-  [[nodiscard]] std::size_t room() const { return most_waiting - std::min(most_waiting, left()); }
+  [[nodiscard]] std::size_t room() const { return max_waiting - std::min(max_waiting, left()); }
 
   Fd fd;
   bool regular;
@@ -126,7 +109,7 @@ struct BoundedWriter::Shared {
 
 BoundedWriter::BoundedWriter(Fd fd, std::function<void()> reader_left)
     : shared_{std::make_shared<Shared>(std::move(fd), std::move(reader_left))} {
-  const AllSignalsBlocked blocked;
+  const BlockedSignals blocked;  // write() itself reports a closed pipe
   thread_ = std::thread{[shared = shared_] { shared->write_all(); }};
 }
 
@@ -143,7 +126,7 @@ void BoundedWriter::put(std::string_view text) {
     s.stuck = false;
     s.waiting += taken;
     s.line_waits = s.line_waits || taken.find('\n') != std::string_view::npos;
-    if (was_empty || s.line_waits || s.waiting.size() >= longest_line) s.changed.notify_all();
+    if (was_empty || s.line_waits || s.waiting.size() >= max_line_length) s.changed.notify_all();
     text.remove_prefix(taken.size());
     if (!s.regular) break;
   }

@@ -11,13 +11,13 @@
 namespace vmm {
 
 /// Writes to a descriptor on a thread of its own, so that the caller never waits for the reader, such as a stopped
-/// pager. Up to most_waiting bytes wait for a slow reader; further bytes are dropped and counted. A regular file is
+/// pager. Up to max_waiting bytes wait for a slow reader; further bytes are dropped and counted. A regular file is
 /// seldom slow: for it the caller waits, and bytes are dropped only if the file takes none for two seconds.
 /// Thread-safe.
 class BoundedWriter {
  public:
   /// In bytes.
-  static constexpr std::size_t most_waiting = 1U << 20U;
+  static constexpr std::size_t max_waiting = 1U << 20U;
 
   /// What became of all bytes given to put().
   struct Totals {

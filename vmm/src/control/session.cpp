@@ -1,191 +1,34 @@
 #include "control/session.hpp"
 
 #include <fcntl.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
-#include <deque>
 #include <memory>
+#include <utility>
 
-// Boost.Asio stays in this file: it costs seconds of compile time.
+// Boost.Asio stays in this file and control_server.cpp: it costs seconds of compile time.
 #include <fmt/format.h>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/write.hpp>
 
 #include "control/bounded_writer.hpp"
 #include "control/console.hpp"
-#include "control/protocol.hpp"
+#include "control/control_server.hpp"
+#include "control/worker.hpp"
 #include "files/output_file.hpp"
+#include "snapshot/snapshot_file.hpp"
 
 namespace vmm {
 namespace {
 
 namespace asio = boost::asio;
 using boost::system::error_code;
-using Local = asio::local::stream_protocol;
-
-// NOLINTBEGIN(misc-no-recursion): Asio calls a handler later, not within the call that takes it.
-
-/// One client of the control socket: a request line, a reply line, and so on. Keeps itself alive.
-class ControlClient : public std::enable_shared_from_this<ControlClient> {
- public:
-  ControlClient(Local::socket socket, const ControlHandlers& handlers)
-      : socket_{std::move(socket)}, handlers_{&handlers} {}
-
-  void read_request() {
-    if (const auto end = input_.find('\n'); end != std::string::npos) return answer(end + 1);
-    if (input_.size() >= longest_request) return refuse_longer();
-    socket_.async_wait(Local::socket::wait_read, [self = shared_from_this()](error_code error) {
-      if (!error) self->receive();
-    });
-  }
-
- private:
-  /// Receives bytes and the descriptor that came along, which Asio does not support.
-  void receive() {
-    std::array<char, longest_request> part;
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-    iovec into{.iov_base = part.data(), .iov_len = part.size() - input_.size()};
-    msghdr message{};
-    message.msg_iov = &into;
-    message.msg_iovlen = 1;
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    const ssize_t got = ::recvmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return;
-    if (const cmsghdr* const head = got < 0 ? nullptr : CMSG_FIRSTHDR(&message);
-        head != nullptr && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(head), sizeof fd);
-      file_ = Fd{fd};
-    }
-    if (got > 0) input_.append(part.data(), static_cast<std::size_t>(got));
-    read_request();
-  }
-
-  void answer(std::size_t bytes) {
-    output_ = answer_request(std::string_view{input_}.substr(0, bytes - 1), *handlers_, std::move(file_)) + "\n";
-    input_.erase(0, bytes);
-    asio::async_write(socket_, asio::buffer(output_), [self = shared_from_this()](error_code error, std::size_t) {
-      if (!error) {
-        self->read_request();
-      }
-    });
-  }
-
-  /// The end of the request is not known, so this is the connection's last answer.
-  void refuse_longer() {
-    output_ = refuse_long_request() + "\n";
-    asio::async_write(socket_, asio::buffer(output_), [self = shared_from_this()](error_code, std::size_t) {});
-  }
-
-  Local::socket socket_;
-  const ControlHandlers* handlers_;
-  std::string input_;
-  Fd file_;  ///< For the request that is being read.
-  std::string output_;
-};
-
-// NOLINTEND(misc-no-recursion)
-
-/// The listening socket; removes its file at the end.
-class ControlServer {
- public:
-  ControlServer(asio::io_context& io, ControlHandlers handlers, Log& log)
-      : acceptor_{io}, accept_again_{io}, handlers_{std::move(handlers)}, log_{&log} {}
-  ~ControlServer() {
-    if (!path_.empty()) {
-      ::unlink(path_.c_str());
-    }
-  }
-  ControlServer(const ControlServer&) = delete;
-  ControlServer& operator=(const ControlServer&) = delete;
-  ControlServer(ControlServer&&) = delete;
-  ControlServer& operator=(ControlServer&&) = delete;
-
-  Result<void> listen(const std::string& path) {
-    const auto refuse = [&path](const std::string& reason) {
-      return usage_error(fmt::format("cannot serve the control socket {}: {}", printable(path), reason),
-                         "give a new path in a writable directory with --control");
-    };
-    if (path.size() >= sizeof(sockaddr_un::sun_path)) {
-      return refuse(fmt::format("its {} characters are more than the {} that a socket's path may have", path.size(),
-                                sizeof(sockaddr_un::sun_path) - 1));
-    }
-    remove_if_stale(path);
-    error_code error;
-    acceptor_.open(Local{}, error);
-    const auto old_mask = ::umask(0177);  // the owner only
-    if (!error) {
-      acceptor_.bind(Local::endpoint{path}, error);
-    }
-    ::umask(old_mask);
-    if (error) {
-      return refuse(errno_text(error.value()));
-    }
-    path_ = path;
-    acceptor_.listen(asio::socket_base::max_listen_connections, error);
-    if (error) {
-      return refuse(errno_text(error.value()));
-    }
-    accept();
-    return {};
-  }
-  /// Somebody else removes the file.
-  void leave_file() { path_.clear(); }
-
- private:
-  /// A socket on which nobody listens was left by a process that died.
-  static void remove_if_stale(const std::string& path) {
-    struct stat status{};
-    if (::lstat(path.c_str(), &status) != 0 || !S_ISSOCK(status.st_mode)) {
-      return;
-    }
-    asio::io_context scratch;
-    Local::socket probe{scratch};
-    error_code error;
-    probe.connect(Local::endpoint{path}, error);
-    if (error == asio::error::connection_refused) {
-      ::unlink(path.c_str());
-    }
-  }
-
-  void accept() {
-    acceptor_.async_accept([this](error_code error, Local::socket socket) {
-      if (error == asio::error::operation_aborted) return;
-      if (error) return accept_later(error);
-      std::make_shared<ControlClient>(std::move(socket), handlers_)->read_request();
-      accept();
-    });
-  }
-
-  /// The process has no descriptors left, or the kernel no memory: the client waits until there are.
-  void accept_later(error_code why) {
-    constexpr std::chrono::milliseconds delay{50};
-    if (log_->first_time("control.accept"))
-      log_->warning("the control socket cannot take a client: {}; trying again", errno_text(why.value()));
-    accept_again_.expires_after(delay);
-    accept_again_.async_wait([this](error_code error) {
-      if (!error) accept();
-    });
-  }
-
-  Local::acceptor acceptor_;
-  asio::steady_timer accept_again_;
-  ControlHandlers handlers_;
-  Log* log_;
-  std::string path_;
-};
 
 /// Where the console's output goes.
 struct ConsoleEnd {
@@ -196,7 +39,8 @@ struct ConsoleEnd {
 Result<ConsoleEnd> open_console(const std::string& console) {
   if (console == "stdio") {
     Fd standard_output{::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)};
-    if (standard_output.valid()) return ConsoleEnd{std::move(standard_output), {}};
+    const bool takes_output = (::fcntl(STDOUT_FILENO, F_GETFL) & O_ACCMODE) != O_RDONLY;
+    if (standard_output.valid() && takes_output) return ConsoleEnd{std::move(standard_output), {}};
     return usage_error("standard output is closed, and the console's output goes there",
                        "open it, or give a file with --console");
   }
@@ -216,6 +60,7 @@ class Session {
                 [this] { asio::post(io_, [this] { machine_->request_stop(StopReason::user); }); }},
         signals_{io_},
         time_limit_{io_},
+        grace_{io_},
         input_{io_},
         input_timer_{io_} {}
 
@@ -224,10 +69,11 @@ class Session {
                Machine::create(
                    config,
                    {.console = [this](std::uint8_t byte) { output_.put({reinterpret_cast<const char*>(&byte), 1}); },
-                    .stop_requested = [this] { asio::post(io_, [this] { io_.stop(); }); },
+                    .stop_requested = [this] { asio::post(io_, [this] { end_loop(); }); },
                     .time_up = options_.save_to == nullptr ? std::function<void()>{}
                                                            : [this] { asio::post(io_, [this] { save_at_end(); }); },
-                    .confine_vcpu = options_.confinement.vcpu},
+                    .confine_vcpu = options_.confinement.vcpu,
+                    .perf_hosts = options_.confinement.perf_hosts},
                    log));
     if (console_file_) VMM_TRY(console_file_->begin());
     // First, so that no signal leaves a socket behind.
@@ -245,14 +91,17 @@ class Session {
     VMM_TRY(confine(options_.confinement.session));
     limit_time();
     io_.run();
+    const bool writes = abandon_snapshot();
     const StopReason reason = machine_->wait();
     const auto console = output_.finish();
     const bool is_saved = saved_ && *saved_;
-    return SessionEnd{.reason = reason,
-                      .failure = saved_ && !is_saved ? saved_->error() : machine_->failure(),
-                      .statistics = statistics(),
-                      .saved = is_saved,
-                      .console = console};
+    SessionEnd end{.reason = reason,
+                   .failure = saved_ && !is_saved ? saved_->error() : machine_->failure(),
+                   .statistics = statistics(),
+                   .saved = is_saved,
+                   .console = console};
+    if (writes) (void)machine_.release();  // a thread still reads its memory, and ends with the process
+    return end;
   }
 
  private:
@@ -261,21 +110,75 @@ class Session {
   ControlHandlers handlers() {
     return {.status = [this] { return status(); },
             .counters = [this] { return to_json(statistics()); },
-            .snapshot = [this](Fd file) { return snapshot(std::move(file), Machine::AfterSnapshot::go_on); },
-            .suspend = [this](Fd file) { return snapshot(std::move(file), Machine::AfterSnapshot::stop); },
+            .snapshot =
+                [this](Fd file, SnapshotDone done) {
+                  snapshot(std::move(file), Machine::AfterSnapshot::go_on, std::move(done));
+                },
+            .suspend =
+                [this](Fd file, SnapshotDone done) {
+                  snapshot(std::move(file), Machine::AfterSnapshot::stop, std::move(done));
+                },
             .stop = [this] { machine_->request_stop(StopReason::user); }};
   }
 
-  Result<void> snapshot(Fd fd, Machine::AfterSnapshot then) {
-    VMM_ASSIGN(auto file, given_snapshot_file(std::move(fd)));
-    return machine_->snapshot(std::move(file), then);
+  /// A snapshot that the worker writes.
+  struct Writing {
+    WholeFile file;
+    MachineImage image;
+    Machine::AfterSnapshot then;
+    SnapshotDone done;
+    Result<void> written{};
+  };
+
+  void snapshot(Fd fd, Machine::AfterSnapshot then, SnapshotDone done) {
+    if (writing_)
+      return done(usage_error("another snapshot of this guest is being written", "try again once it is complete"));
+    auto file = given_snapshot_file(std::move(fd));
+    if (!file) return done(Failure{file.error()});
+    auto image = machine_->pause();
+    if (!image) return done(Failure{image.error()});
+    writing_ = std::make_shared<Writing>(Writing{std::move(*file), std::move(*image), then, std::move(done)});
+    worker_.start(
+        [writing = writing_, memory = &machine_->memory()] {
+          writing->written = write_snapshot(std::move(writing->file), writing->image, *memory);
+        },
+        [this] { asio::post(io_, [this] { end_snapshot(); }); });
+  }
+
+  void end_snapshot() {
+    const auto writing = std::exchange(writing_, nullptr);
+    if (writing->written && writing->then == Machine::AfterSnapshot::stop) machine_->request_stop(StopReason::user);
+    machine_->resume();
+    writing->done(writing->written);
+    if (machine_->stop_reason()) io_.stop();
+  }
+
+  /// The machine is to stop.
+  void end_loop() {
+    constexpr std::chrono::milliseconds patience{500};
+    if (!writing_) return io_.stop();
+    grace_.expires_after(patience);
+    grace_.async_wait([this](error_code error) {
+      if (!error) io_.stop();
+    });
+  }
+
+  /// Returns whether a snapshot is still being written, by a thread that nobody waits for any longer.
+  bool abandon_snapshot() {
+    if (!worker_.abandon()) return false;
+    if (options_.save_to != nullptr && !saved_)
+      saved_ = host_error("the machine was stopped before its snapshot was written");
+    machine_->resume();
+    return true;
   }
 
   void save_at_end() {
-    if (saved_) return;
+    if (saved_ || writing_) return;
     Fd fd{::fcntl(options_.save_to->get(), F_DUPFD_CLOEXEC, 0)};
-    saved_ = snapshot(std::move(fd), Machine::AfterSnapshot::stop);
-    machine_->request_stop(StopReason::user);
+    snapshot(std::move(fd), Machine::AfterSnapshot::stop, [this](const Result<void>& written) {
+      saved_ = written;
+      machine_->request_stop(StopReason::user);
+    });
   }
 
   MachineStatistics statistics() {
@@ -373,13 +276,16 @@ class Session {
   BoundedWriter output_;
   asio::signal_set signals_;
   asio::steady_timer time_limit_;
+  asio::steady_timer grace_;  ///< For a snapshot that is being written when the machine stops.
   asio::posix::stream_descriptor input_;
   asio::steady_timer input_timer_;
   EscapeKeys keys_;
   std::array<std::byte, 1024> buffer_{};
   std::vector<std::byte> waiting_;
   std::optional<Result<void>> saved_;  ///< What became of SessionOptions::save_to.
-  std::unique_ptr<Machine> machine_;   ///< Last, because its threads use the members above.
+  std::shared_ptr<Writing> writing_;
+  Worker worker_;
+  std::unique_ptr<Machine> machine_;  ///< Last, because its threads use the members above.
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ struct SessionOptions {
   std::string control_path{};               ///< Unix socket to serve; empty = none.
   std::string console{"stdio"};             ///< "stdio", or the path of a file that takes the output.
   std::chrono::duration<double> timeout{};  ///< The longest that the machine may run; 0: no limit.
-  /// Once a processor has run for MachineConfig::most_ticks, the machine is saved to this file
+  /// Once a processor has run for MachineConfig::max_ticks, the machine is saved to this file
   /// (WholeFile::descriptor()) and stops. Null: it only stops. Must outlive the session.
   const Fd* save_to{};
   std::function<Result<void>()>
@@ -27,6 +27,7 @@ struct SessionOptions {
     std::function<Result<void>()> process{};  ///< When everything is open, before the vCPUs' threads exist.
     std::function<Result<void>()> session{};  ///< On the session's thread, once they exist.
     std::function<Result<void>()> vcpu{};     ///< On each vCPU's thread, before the guest's first instruction.
+    PerfHostFactory perf_hosts{};             ///< As Machine::Hooks has it.
     bool removes_socket{};                    ///< Somebody else removes the control socket's file: the session may not.
   } confinement{};
 };

@@ -17,7 +17,7 @@ class DecodedInstructions {
   /// `bytes`: up to 15 bytes, which begin with the instruction. Null if they do not.
   /// The result is valid until the next call.
   const Instruction* operator()(std::span<const std::byte> bytes, CodeMode mode) {
-    Entry asked{.size = static_cast<std::uint8_t>(std::min(bytes.size(), longest_instruction))};
+    Entry asked{.size = static_cast<std::uint8_t>(std::min(bytes.size(), max_instruction_bytes))};
     std::ranges::copy(bytes.first(asked.size), asked.bytes.begin());
     asked.bytes.back() = static_cast<std::byte>(mode);
     Entry& known = entries_[place_of(asked)];
@@ -31,8 +31,8 @@ class DecodedInstructions {
  private:
   static constexpr unsigned place_bits = 12;
   struct Entry {
-    std::array<std::byte, longest_instruction + 1> bytes{};  ///< Padded with 0; the last is the CodeMode.
-    std::uint8_t size{};                                     ///< 0 = no bytes, which decode to no instruction.
+    std::array<std::byte, max_instruction_bytes + 1> bytes{};  ///< Padded with 0; the last is the CodeMode.
+    std::uint8_t size{};                                       ///< 0 = no bytes, which decode to no instruction.
     std::optional<Instruction> instruction{};
   };
   static std::size_t place_of(const Entry& entry) {

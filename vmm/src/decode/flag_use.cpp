@@ -1,5 +1,5 @@
 #include "decode/zydis.hpp"
-#include "vpmu/bits.hpp"
+#include "support/x86.hpp"
 
 // Zydis has hundreds of mnemonics; these switches name the few that matter.
 #pragma GCC diagnostic ignored "-Wswitch-enum"
@@ -7,9 +7,8 @@
 namespace vmm {
 namespace {
 
-constexpr std::uint64_t cf = vpmu::bit(0), af = vpmu::bit(4), of = vpmu::bit(11);
-/// CF, PF, AF, ZF, SF and OF. SDM 1 3.4.3.
-constexpr std::uint64_t status_flags = 0x8D5;
+constexpr std::uint64_t cf = x86::rflags::CF::mask, af = x86::rflags::AF::mask, of = x86::rflags::OF::mask;
+constexpr std::uint64_t status_flags = x86::rflags::status;
 
 std::uint64_t undefined_flags(const Decoded& d) {
   // OF is undefined for shifts by more than one bit, CF for shifts by more bits than the operand has.

@@ -1,6 +1,5 @@
 #include "decode/instruction.hpp"
 
-#include <Zydis/Zydis.h>
 #include <fmt/format.h>
 #include <linux/kvm.h>
 
@@ -8,8 +7,7 @@
 #include <array>
 
 #include "decode/zydis.hpp"
-#include "exec/instruction_set.hpp"
-#include "vpmu/bits.hpp"
+#include "support/x86.hpp"
 
 // Zydis has hundreds of categories and mnemonics; these switches name the few that matter.
 #pragma GCC diagnostic ignored "-Wswitch-enum"
@@ -17,28 +15,15 @@
 namespace vmm {
 namespace {
 
-/// Whether the instruction works on more of the machine than registers and memory.
-bool is_of_the_system(ZydisInstructionCategory category) {
-  switch (category) {
-    case ZYDIS_CATEGORY_SYSTEM:
-    case ZYDIS_CATEGORY_SYSCALL:
-    case ZYDIS_CATEGORY_SYSRET:
-    case ZYDIS_CATEGORY_INTERRUPT:
-    case ZYDIS_CATEGORY_IO:
-    case ZYDIS_CATEGORY_IOSTRINGOP:
-    case ZYDIS_CATEGORY_VTX: return true;
-    default: return false;
-  }
-}
-
 /// The class of a register operand that the instruction writes; ZYDIS_REGCLASS_INVALID for all else.
 ZydisRegisterClass written_class(const ZydisDecodedOperand& o) {
   return (o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0 ? register_class(o) : ZYDIS_REGCLASS_INVALID;
 }
 
 // False if a single-step by KVM would be visible to the guest, get lost, or not end at the next instruction.
-bool is_steppable(const ZydisDecodedInstruction& i, std::span<const ZydisDecodedOperand> operands) {
-  if (is_of_the_system(i.meta.category)) return false;
+bool is_steppable(const Decoded& d) {
+  if (vpmu::exec::is_of_the_system(d)) return false;
+  const ZydisDecodedInstruction& i = d.in;
   switch (i.mnemonic) {
     case ZYDIS_MNEMONIC_PUSHF:
     case ZYDIS_MNEMONIC_PUSHFD:
@@ -58,12 +43,13 @@ bool is_steppable(const ZydisDecodedInstruction& i, std::span<const ZydisDecoded
     default: break;
   }
   // A load of a segment register may fault in many ways, and SS blocks the debug trap.
-  return std::ranges::none_of(operands,
+  return std::ranges::none_of(d.operands(),
                               [](const ZydisDecodedOperand& o) { return written_class(o) == ZYDIS_REGCLASS_SEGMENT; });
 }
 
-bool is_quiet(const ZydisDecodedInstruction& i, std::span<const ZydisDecodedOperand> operands) {
-  if (is_of_the_system(i.meta.category) || i.meta.category == ZYDIS_CATEGORY_WAITPKG) return false;
+bool is_quiet(const Decoded& d) {
+  const ZydisDecodedInstruction& i = d.in;
+  if (vpmu::exec::is_of_the_system(d) || i.meta.category == ZYDIS_CATEGORY_WAITPKG) return false;
   switch (i.mnemonic) {
     case ZYDIS_MNEMONIC_RDTSC:
     case ZYDIS_MNEMONIC_RDTSCP:
@@ -73,7 +59,7 @@ bool is_quiet(const ZydisDecodedInstruction& i, std::span<const ZydisDecodedOper
     case ZYDIS_MNEMONIC_XSETBV: return false;
     default: break;
   }
-  return std::ranges::none_of(operands, [](const ZydisDecodedOperand& o) {
+  return std::ranges::none_of(d.operands(), [](const ZydisDecodedOperand& o) {
     const auto c = written_class(o);
     return c == ZYDIS_REGCLASS_CONTROL || c == ZYDIS_REGCLASS_DEBUG;
   });
@@ -82,6 +68,7 @@ bool is_quiet(const ZydisDecodedInstruction& i, std::span<const ZydisDecodedOper
 /// Masked moves, gathers, XSAVE and its relatives.
 bool is_partial(const ZydisDecodedInstruction& i) {
   switch (i.mnemonic) {
+    case ZYDIS_MNEMONIC_MASKMOVQ:
     case ZYDIS_MNEMONIC_MASKMOVDQU:
     case ZYDIS_MNEMONIC_VMASKMOVDQU:
     case ZYDIS_MNEMONIC_VMASKMOVPS:
@@ -100,20 +87,9 @@ bool is_partial(const ZydisDecodedInstruction& i) {
   }
 }
 
-VectorOperands vector_operands(std::span<const ZydisDecodedOperand> operands) {
-  VectorOperands kind = VectorOperands::none;
-  for (const ZydisDecodedOperand& o : operands) {
-    const ZydisRegisterClass c = register_class(o);
-    if (c == ZYDIS_REGCLASS_MMX) return VectorOperands::mmx;
-    if (c == ZYDIS_REGCLASS_XMM) kind = VectorOperands::sse;
-  }
-  return kind;
-}
-
 /// What a mnemonic alone determines, for the forms of it that exist.
 struct MnemonicTraits {
-  std::array<vpmu::InstructionClass, 3> kind{};  ///< By VectorOperands.
-  std::array<FusionPart, 2> fusion{};            ///< By compares_memory_with_immediate().
+  std::array<FusionPart, 2> fusion{};  ///< By compares_memory_with_immediate().
   std::string_view name;
 };
 
@@ -124,8 +100,6 @@ const MnemonicTraits& traits_of(ZydisMnemonic mnemonic) {
     for (std::size_t i = 0; i < all.size(); ++i) {
       const char* const text = ZydisMnemonicGetString(static_cast<ZydisMnemonic>(i));
       const std::string_view name = text != nullptr ? text : "";
-      for (const VectorOperands v : {VectorOperands::none, VectorOperands::mmx, VectorOperands::sse})
-        all[i].kind[static_cast<std::size_t>(v)] = instruction_class(name, v);
       all[i].fusion = {fusion_part(name, false), fusion_part(name, true)};
       all[i].name = name;
     }
@@ -139,18 +113,39 @@ bool compares_memory_with_immediate(std::span<const ZydisDecodedOperand> operand
          operands[1].type == ZYDIS_OPERAND_TYPE_IMMEDIATE;
 }
 
-bool is_never_there(const ZydisDecodedInstruction& i) {
-  switch (i.meta.isa_set) {
-    case ZYDIS_ISA_SET_CLWB:
-    case ZYDIS_ISA_SET_INVPCID:
-    case ZYDIS_ISA_SET_MONITOR:
-    case ZYDIS_ISA_SET_RDPID:
-    case ZYDIS_ISA_SET_RTM:
-    case ZYDIS_ISA_SET_SMX:
-    case ZYDIS_ISA_SET_VTX: return true;
-    default: break;
+/// Whether every processor that there is a model of has the instruction. SDM 1 5.1.
+bool is_everywhere(const Decoded& d) {
+  switch (d.in.meta.isa_set) {
+    case ZYDIS_ISA_SET_I86:
+    case ZYDIS_ISA_SET_I186:
+    case ZYDIS_ISA_SET_I286REAL:
+    case ZYDIS_ISA_SET_I286PROTECTED:
+    case ZYDIS_ISA_SET_I386:
+    case ZYDIS_ISA_SET_I486:
+    case ZYDIS_ISA_SET_I486REAL:
+    case ZYDIS_ISA_SET_PENTIUMREAL:
+    case ZYDIS_ISA_SET_PPRO:
+    case ZYDIS_ISA_SET_LONGMODE:
+    case ZYDIS_ISA_SET_LAHF:
+    case ZYDIS_ISA_SET_CMOV:
+    case ZYDIS_ISA_SET_CMPXCHG16B:
+    case ZYDIS_ISA_SET_CLFSH:
+    case ZYDIS_ISA_SET_FAT_NOP:
+    case ZYDIS_ISA_SET_PAUSE:
+    case ZYDIS_ISA_SET_PREFETCH_NOP:
+    case ZYDIS_ISA_SET_SSE_PREFETCH:
+    case ZYDIS_ISA_SET_SSEMXCSR:
+    case ZYDIS_ISA_SET_POPCNT:
+    case ZYDIS_ISA_SET_RDPMC: return true;
+    case ZYDIS_ISA_SET_LZCNT: return true;  // else it is BSR
+    default: return vpmu::exec::is_reserved_nop(d);
   }
-  return i.encoding == ZYDIS_INSTRUCTION_ENCODING_EVEX || i.encoding == ZYDIS_INSTRUCTION_ENCODING_XOP;
+}
+
+bool is_never_there(const Decoded& d) {
+  const auto encoding = d.in.encoding;
+  if (encoding != ZYDIS_INSTRUCTION_ENCODING_LEGACY && encoding != ZYDIS_INSTRUCTION_ENCODING_VEX) return true;
+  return !is_everywhere(d) && !vpmu::exec::feature_needed(d);
 }
 
 EarlyEnd early_end(const ZydisDecodedInstruction& i) {
@@ -173,73 +168,61 @@ Raises raises(const ZydisDecodedInstruction& i) {
   return i.opcode == 0x8E || i.opcode == 0xF6 || i.opcode == 0xF7 ? Raises::others : Raises::nothing;
 }
 
-std::optional<Decoded> decode(std::span<const std::byte> bytes, CodeMode mode) {
-  std::optional<Decoded> d{std::in_place};
-  const ZydisDecoder& decoder = vpmu::exec::zydis_decoder(mode);
-  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, bytes.data(), bytes.size(), &d->in, d->all_operands.data())))
-    return std::nullopt;
-  return d;
-}
-
 }  // namespace
 
 std::optional<Instruction> decode_instruction(std::span<const std::byte> bytes, CodeMode mode) {
-  const auto d = decode(bytes, mode);
-  if (!d) return std::nullopt;
-  const ZydisDecodedInstruction& i = d->in;
+  Decoded d;
+  if (!vpmu::exec::read_instruction(bytes, mode, d)) return std::nullopt;
+  const ZydisDecodedInstruction& i = d.in;
   const MnemonicTraits& traits = traits_of(i.mnemonic);
-  // VEX and EVEX forms are AVX's; no event here asks for them.
-  const bool legacy = i.encoding == ZYDIS_INSTRUCTION_ENCODING_LEGACY;
-  const auto vectors = legacy ? vector_operands(d->operands()) : VectorOperands::none;
-  Instruction out{
-      .length = i.length,
-      .mnemonic = traits.name,
-      .partial = is_partial(i),
-      .quiet = is_quiet(i, d->operands()),
-      .rep = d->repeats(),
-      .early_end = early_end(i),
-      .stores_flags = stores_all_flags(i.mnemonic),
-      .privileged = (i.attributes & ZYDIS_ATTRIB_IS_PRIVILEGED) != 0 || i.meta.category == ZYDIS_CATEGORY_IOSTRINGOP,
-      .never_there = is_never_there(i),
-      .raises = raises(i),
-      .branch = vpmu::exec::branch_kind(i, d->all_operands[0]),
-      .kind = traits.kind[static_cast<std::size_t>(vectors)],
-      .fusion = traits.fusion[compares_memory_with_immediate(d->operands()) ? 1 : 0],
-      .flags = flag_use(*d),
-      .gather = gather(*d),
-      .system = system_instruction(*d)};
+  Instruction out{.length = i.length,
+                  .mnemonic = traits.name,
+                  .partial = is_partial(i),
+                  .quiet = is_quiet(d),
+                  .rep = d.repeats(),
+                  .early_end = early_end(i),
+                  .stores_flags = stores_all_flags(i.mnemonic),
+                  .privileged = (i.attributes & ZYDIS_ATTRIB_IS_PRIVILEGED) != 0,
+                  .never_there = is_never_there(d),
+                  .raises = raises(i),
+                  .branch = vpmu::exec::branch_kind(d),
+                  .kind = vpmu::exec::instruction_class(d),
+                  .fusion = traits.fusion[compares_memory_with_immediate(d.operands()) ? 1 : 0],
+                  .flags = flag_use(d),
+                  .accesses = access_counts(d),
+                  .gather = gather(d),
+                  .system = system_instruction(d)};
   out.ends_block = out.branch != vpmu::BranchKind::none || i.mnemonic == ZYDIS_MNEMONIC_HLT;
-  out.steppable = set_operands(*d, out) && is_steppable(i, d->operands());
+  out.steppable = set_operands(d, out) && is_steppable(d);
   // XCHG with memory locks without the prefix. SDM 3A 8.1.2.1.
-  out.locked = (i.attributes & ZYDIS_ATTRIB_HAS_LOCK) != 0 || (i.mnemonic == ZYDIS_MNEMONIC_XCHG && out.load);
+  out.locked = d.locked() || (i.mnemonic == ZYDIS_MNEMONIC_XCHG && out.load);
   return out;
 }
 
 std::string_view mnemonic_of(std::span<const std::byte> bytes, CodeMode mode) {
-  ZydisDecodedInstruction i;
-  const ZyanStatus status =
-      ZydisDecoderDecodeInstruction(&vpmu::exec::zydis_decoder(mode), nullptr, bytes.data(), bytes.size(), &i);
-  return ZydisMnemonicGetString(ZYAN_SUCCESS(status) ? i.mnemonic : ZYDIS_MNEMONIC_INVALID);
+  Decoded d;
+  const bool read = vpmu::exec::read_instruction(bytes, mode, d);
+  return ZydisMnemonicGetString(read ? d.in.mnemonic : ZYDIS_MNEMONIC_INVALID);
 }
 
 std::string disassemble(std::span<const std::byte> bytes, CodeMode mode) {
-  const auto d = decode(bytes, mode);
+  Decoded d;
+  const bool read = vpmu::exec::read_instruction(bytes, mode, d);
   std::array<char, 128> text{"not an instruction"};
-  if (d) {
+  if (read) {
     ZydisFormatter formatter;
     ZydisFormatterInit(&formatter, ZYDIS_FORMATTER_STYLE_INTEL);
-    ZydisFormatterFormatInstruction(&formatter, &d->in, d->all_operands.data(), d->in.operand_count_visible,
-                                    text.data(), text.size(), ZYDIS_RUNTIME_ADDRESS_NONE, nullptr);
+    ZydisFormatterFormatInstruction(&formatter, &d.in, d.all_operands.data(), d.in.operand_count_visible, text.data(),
+                                    text.size(), ZYDIS_RUNTIME_ADDRESS_NONE, nullptr);
   }
   std::string out = fmt::format("{} (", text.data());
-  for (const std::byte b : bytes.first(d ? d->in.length : bytes.size()))
+  for (const std::byte b : bytes.first(read ? d.in.length : bytes.size()))
     out += fmt::format("{:02x}", std::to_integer<unsigned>(b));
   return out + ")";
 }
 
 CodeMode code_mode(const kvm_sregs& sregs) {
-  constexpr std::uint64_t efer_lma = vpmu::bit(10);
-  if ((sregs.efer & efer_lma) != 0 && sregs.cs.l != 0) return CodeMode::bits64;
+  if (x86::efer::LMA::test(sregs.efer) && sregs.cs.l != 0) return CodeMode::bits64;
   return sregs.cs.db != 0 ? CodeMode::bits32 : CodeMode::bits16;
 }
 

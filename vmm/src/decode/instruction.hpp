@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "decode/instruction_class.hpp"
+#include "decode/macro_fusion.hpp"
 #include "decode/system_instruction.hpp"
-#include "exec/code_mode.hpp"
+#include "exec/state/code_mode.hpp"
 #include "vpmu/address.hpp"
 #include "vpmu/retirement.hpp"
 
@@ -18,7 +18,7 @@ struct kvm_sregs;
 namespace vmm {
 
 /// Bytes. SDM 2A 2.3.11.
-constexpr std::size_t longest_instruction = 15;
+constexpr std::size_t max_instruction_bytes = 15;
 
 using vpmu::exec::CodeMode;
 
@@ -40,6 +40,11 @@ struct Gather {
   std::uint8_t index{}, mask{};             ///< Vector registers, by number.
   std::uint8_t index_element{}, element{};  ///< Bytes: 4 or 8.
   std::uint8_t count{};                     ///< Of elements.
+};
+
+/// How many loads and stores it makes if it makes any: of a string instruction, for each element.
+struct AccessCounts {
+  std::uint8_t loads{1}, stores{1};
 };
 
 /// What an instruction does with the status flags, for all of its operands' values.
@@ -76,18 +81,19 @@ struct Instruction {
   bool rep{};            ///< A repeated string instruction: a step would stop inside it.
   EarlyEnd early_end{};  ///< Of CMPS and SCAS with REPE or REPNE.
   bool stores_flags{};   ///< PUSHF: it would store a TF that a step has set.
-  bool privileged{};   ///< Only ring 0 may run it. INS and OUTS count as such: programs run with an I/O privilege level
-                       ///< of 0.
-  bool never_there{};  ///< Of an extension that no guest without KVM has: #UD.
+  bool privileged{};     ///< Only ring 0 may run it.
+  bool never_there{};    ///< Of an extension that no guest without KVM has: #UD.
   bool locked{};
   Raises raises{};
   vpmu::BranchKind branch{vpmu::BranchKind::none};
   vpmu::InstructionClass kind{};
   FusionPart fusion{};
   FlagUse flags;
+  AccessCounts accesses;  ///< Of a gather: of all its elements.
   std::optional<MemoryOperand> load;
   std::optional<MemoryOperand> store;
-  std::optional<MemoryOperand> flushed;  ///< CLFLUSH, CLFLUSHOPT: checked like a load of a byte, not counted as one.
+  std::optional<MemoryOperand> flushed;     ///< CLFLUSH, CLFLUSHOPT: checked like a load of a byte, not counted as one.
+  std::optional<MemoryOperand> prefetched;  ///< Of a software prefetch: counted as a load, and never faults.
   std::optional<Gather> gather;
   std::optional<SystemInstruction> system;  ///< What it does beyond registers and memory.
 

@@ -5,7 +5,6 @@
 
 #include "decode/registers.hpp"
 #include "decode/zydis.hpp"
-#include "exec/instruction_set.hpp"
 #include "vpmu/bits.hpp"
 
 // Zydis has hundreds of categories and mnemonics; these switches name the few that matter.
@@ -24,9 +23,9 @@ std::int8_t register_number(ZydisRegister reg) {
 
 /// Whether the operand's address and size fit MemoryOperand: no vector of addresses, no state save area.
 bool is_describable(const ZydisDecodedOperand& o) {
-  constexpr unsigned most_bits = 64 * 8;
+  constexpr unsigned max_bits = 64 * 8;
   if (o.type != ZYDIS_OPERAND_TYPE_MEMORY || o.mem.type == ZYDIS_MEMOP_TYPE_AGEN) return true;
-  return o.mem.type == ZYDIS_MEMOP_TYPE_MEM && o.size <= most_bits;
+  return o.mem.type == ZYDIS_MEMOP_TYPE_MEM && o.size <= max_bits;
 }
 
 std::int8_t segment_number(const ZydisDecodedInstruction& i, ZydisRegister segment) {
@@ -63,9 +62,10 @@ bool flushes_line(const ZydisDecodedInstruction& i) {
   return i.mnemonic == ZYDIS_MNEMONIC_CLFLUSH || i.mnemonic == ZYDIS_MNEMONIC_CLFLUSHOPT;
 }
 
-bool touches_memory(const ZydisDecodedInstruction& i, const ZydisDecodedOperand& o) {
-  const bool hint = i.meta.category == ZYDIS_CATEGORY_PREFETCH || i.meta.category == ZYDIS_CATEGORY_NOP ||
-                    i.meta.category == ZYDIS_CATEGORY_WIDENOP || i.mnemonic == ZYDIS_MNEMONIC_INVLPG;
+bool touches_memory(const Decoded& d, const ZydisDecodedOperand& o) {
+  const ZydisDecodedInstruction& i = d.in;
+  const bool hint = i.meta.category == ZYDIS_CATEGORY_NOP || i.meta.category == ZYDIS_CATEGORY_WIDENOP ||
+                    i.mnemonic == ZYDIS_MNEMONIC_INVLPG || vpmu::exec::is_reserved_nop(d);
   return !hint && o.type == ZYDIS_OPERAND_TYPE_MEMORY &&
          (o.mem.type == ZYDIS_MEMOP_TYPE_MEM || o.mem.type == ZYDIS_MEMOP_TYPE_VSIB);
 }
@@ -88,7 +88,12 @@ bool set_operands(const Decoded& d, Instruction& out) {
   bool all = true;
   for (const ZydisDecodedOperand& o : d.operands()) {
     all = all && is_describable(o);
-    if (!touches_memory(d.in, o)) continue;
+    if (!touches_memory(d, o)) continue;
+    if (d.in.meta.category == ZYDIS_CATEGORY_PREFETCH) {
+      out.prefetched = memory_operand(d.in, o);
+      out.prefetched->bytes = 1;
+      continue;
+    }
     if (flushes_line(d.in)) {
       out.flushed = memory_operand(d.in, o);
       out.flushed->bytes = 1;

@@ -47,14 +47,47 @@ std::optional<SystemInstruction> port_access(const Decoded& d, SystemOp op) {
                            .immediate = by_dx ? std::uint8_t{0} : static_cast<std::uint8_t>(port.imm.value.u)};
 }
 
+/// INS and OUTS: the port is in DX.
+std::optional<SystemInstruction> string_port_access(const Decoded& d, SystemOp op) {
+  return SystemInstruction{.op = op,
+                           .bytes = static_cast<std::uint8_t>(d.in.operand_width / 8),
+                           .by_dx = true,
+                           .rep = d.repeats(),
+                           .address_bytes = static_cast<std::uint8_t>(d.in.address_width / 8)};
+}
+
+/// LDS and its like, and BOUND: a register and two values in memory.
+std::optional<SystemInstruction> with_pair(const Decoded& d, SystemOp op) {
+  SystemInstruction s{.op = op,
+                      .gpr = number(d.all_operands[0].reg.value),
+                      .bytes = static_cast<std::uint8_t>(d.all_operands[0].size / 8)};
+  switch (d.in.mnemonic) {  // segment registers, as encoded
+    case ZYDIS_MNEMONIC_LES: s.special = 0; break;
+    case ZYDIS_MNEMONIC_LSS: s.special = 2; break;
+    case ZYDIS_MNEMONIC_LDS: s.special = 3; break;
+    case ZYDIS_MNEMONIC_LFS: s.special = 4; break;
+    case ZYDIS_MNEMONIC_LGS: s.special = 5; break;
+    default: break;
+  }
+  return s;
+}
+
+std::optional<SystemInstruction> enter_instruction(const Decoded& d) {
+  return SystemInstruction{.op = SystemOp::enter,
+                           .bytes = static_cast<std::uint8_t>(d.in.operand_width / 8),
+                           .immediate = static_cast<std::uint16_t>(d.all_operands[0].imm.value.u),
+                           .selector = static_cast<std::uint16_t>(d.all_operands[1].imm.value.u)};
+}
+
 /// An instruction that reads or writes a 16-bit word, in a register or in memory; LAR and LSL have it as their second
-/// operand.
+/// operand. `special` is the other operand's register, if there are two.
 std::optional<SystemInstruction> with_selector(const Decoded& d, SystemOp op) {
   SystemInstruction s{.op = op, .bytes = static_cast<std::uint8_t>(d.all_operands[0].size / 8)};
   const bool two = op == SystemOp::lar || op == SystemOp::lsl;
   const ZydisDecodedOperand& selector = d.all_operands[two ? 1 : 0];
   if (selector.type == ZYDIS_OPERAND_TYPE_REGISTER) s.gpr = number(selector.reg.value);
   if (two) s.special = number(d.all_operands[0].reg.value);
+  if (op == SystemOp::arpl) s.special = number(d.all_operands[1].reg.value);
   return s;
 }
 
@@ -145,6 +178,12 @@ std::optional<SystemInstruction> classify(const Decoded& d) {
     case ZYDIS_MNEMONIC_WBINVD: return plain(SystemOp::wbinvd);
     case ZYDIS_MNEMONIC_IN: return port_access(d, SystemOp::in);
     case ZYDIS_MNEMONIC_OUT: return port_access(d, SystemOp::out);
+    case ZYDIS_MNEMONIC_INSB:
+    case ZYDIS_MNEMONIC_INSW:
+    case ZYDIS_MNEMONIC_INSD: return string_port_access(d, SystemOp::ins);
+    case ZYDIS_MNEMONIC_OUTSB:
+    case ZYDIS_MNEMONIC_OUTSW:
+    case ZYDIS_MNEMONIC_OUTSD: return string_port_access(d, SystemOp::outs);
     case ZYDIS_MNEMONIC_HLT: return plain(SystemOp::hlt);
     case ZYDIS_MNEMONIC_CLI: return plain(SystemOp::cli);
     case ZYDIS_MNEMONIC_STI: return plain(SystemOp::sti);
@@ -163,7 +202,19 @@ std::optional<SystemInstruction> classify(const Decoded& d) {
     case ZYDIS_MNEMONIC_INT:
       return SystemInstruction{.op = SystemOp::int_n,
                                .immediate = static_cast<std::uint8_t>(d.all_operands[0].imm.value.u)};
-    case ZYDIS_MNEMONIC_UD2: return plain(SystemOp::ud2);
+    case ZYDIS_MNEMONIC_UD0:
+    case ZYDIS_MNEMONIC_UD1:
+    case ZYDIS_MNEMONIC_UD2: return plain(SystemOp::ud);
+    case ZYDIS_MNEMONIC_RSM: return plain(SystemOp::ud);  // outside of system-management mode. SDM 3B RSM
+    case ZYDIS_MNEMONIC_INTO: return plain(SystemOp::into);
+    case ZYDIS_MNEMONIC_BOUND: return with_pair(d, SystemOp::bound);
+    case ZYDIS_MNEMONIC_ARPL: return with_selector(d, SystemOp::arpl);
+    case ZYDIS_MNEMONIC_ENTER: return enter_instruction(d);
+    case ZYDIS_MNEMONIC_LDS:
+    case ZYDIS_MNEMONIC_LES:
+    case ZYDIS_MNEMONIC_LFS:
+    case ZYDIS_MNEMONIC_LGS:
+    case ZYDIS_MNEMONIC_LSS: return with_pair(d, SystemOp::load_far_pointer);
     case ZYDIS_MNEMONIC_RET: return far_return(d);
     default: return std::nullopt;
   }

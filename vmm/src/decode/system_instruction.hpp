@@ -35,6 +35,8 @@ enum class SystemOp : std::uint8_t {
   wbinvd,
   in,
   out,
+  ins,
+  outs,
   hlt,
   cli,
   sti,
@@ -48,7 +50,12 @@ enum class SystemOp : std::uint8_t {
   int3,
   int1,
   int_n,
-  ud2,
+  ud,
+  into,
+  bound,
+  arpl,
+  enter,
+  load_far_pointer,
   syscall,
   sysret,
   sysenter,
@@ -66,23 +73,24 @@ enum class SystemOp : std::uint8_t {
 struct SystemInstruction {
   SystemOp op{};
   std::uint8_t length{};
-  std::uint8_t gpr{};         ///< The general register of a move, as encoded.
-  std::uint8_t special{};     ///< The segment, control or debug register, as encoded; FS or GS, of what reads or writes
-                              ///< their bases.
-  std::uint8_t bytes{};       ///< Width of a port access, of a register read's target, or of each word on the stack
-                              ///< and in a far pointer; of the base of a descriptor table, of which 2 means 3.
-  bool by_dx{};               ///< The port is in DX, not in `immediate`.
-  bool has_pointer{};         ///< A far branch by `selector` and `offset`; else they are in memory.
-  std::uint16_t immediate{};  ///< Also the number of bytes that RETF takes off the stack.
-  std::uint16_t selector{};
+  std::uint8_t gpr{};      ///< The general register of a move, as encoded.
+  std::uint8_t special{};  ///< The segment, control or debug register, as encoded; FS or GS, of what reads or writes
+                           ///< their bases.
+  std::uint8_t bytes{};    ///< Width of a port access, of a register read's target, or of each word on the stack
+                           ///< and in a far pointer; of the base of a descriptor table, of which 2 means 3.
+  bool by_dx{};            ///< The port is in DX, not in `immediate`.
+  bool has_pointer{};      ///< A far branch by `selector` and `offset`; else they are in memory.
+  bool rep{};              ///< INS and OUTS repeat.
+  std::uint8_t address_bytes{};  ///< Of INS and OUTS: the width of their registers.
+  std::uint16_t immediate{};  ///< Also the number of bytes that RETF takes off the stack, or that ENTER reserves there.
+  std::uint16_t selector{};   ///< ENTER: its level.
   std::uint32_t offset{};
 };
 
-/// Whether the instruction may make translations stale, even if no control register changes its value.
-/// SDM 3A 4.10.4.1.
+/// Whether the instruction makes translations stale that those who compare control registers do not notice: a second
+/// MOV to CR4 may undo what the first one has changed. MOV to CR0 in 64-bit code makes none stale. SDM 3A 4.10.4.1.
 inline bool changes_translations(const SystemInstruction& i) {
-  return i.op == SystemOp::invlpg ||
-         (i.op == SystemOp::write_control && (i.special == 0 || i.special == 3 || i.special == 4));
+  return i.op == SystemOp::invlpg || (i.op == SystemOp::write_control && (i.special == 3 || i.special == 4));
 }
 
 }  // namespace vmm

@@ -1,27 +1,13 @@
 #pragma once
-#include <Zydis/Zydis.h>
-
-#include <array>
 #include <optional>
-#include <span>
 
 #include "decode/instruction.hpp"
+#include "exec/decode/instruction.hpp"
 
 /// For the files of decode/ only: nothing else in the VMM uses Zydis.
 namespace vmm {
 
-/// One instruction as Zydis gives it.
-struct Decoded {
-  ZydisDecodedInstruction in;
-  std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT> all_operands;
-
-  [[nodiscard]] std::span<const ZydisDecodedOperand> operands() const {
-    return std::span{all_operands}.first(in.operand_count);
-  }
-  [[nodiscard]] bool repeats() const {
-    return (in.attributes & (ZYDIS_ATTRIB_HAS_REP | ZYDIS_ATTRIB_HAS_REPE | ZYDIS_ATTRIB_HAS_REPNE)) != 0;
-  }
-};
+using Decoded = vpmu::exec::DecodedInstruction;
 
 /// The class of a register operand; ZYDIS_REGCLASS_INVALID for all else.
 inline ZydisRegisterClass register_class(const ZydisDecodedOperand& o) {
@@ -32,6 +18,7 @@ inline ZydisRegisterClass register_class(const ZydisDecodedOperand& o) {
 std::optional<SystemInstruction> system_instruction(const Decoded& d);
 std::optional<Gather> gather(const Decoded& d);
 FlagUse flag_use(const Decoded& d);
+AccessCounts access_counts(const Decoded& d);
 /// Fills in Instruction::load, ::store and ::flushed. False: the instruction also touches what these cannot describe.
 bool set_operands(const Decoded& d, Instruction& out);
 

@@ -47,17 +47,21 @@ void ResetPort::port_write(std::uint16_t /*port*/, std::span<const std::byte> in
 }
 
 void KeyboardController::port_read(std::uint16_t port, std::span<std::byte> out) {
-  if (port == command_port) {
-    answer(out, status_output_full);
-  } else if (port == system_control_port) {
-    answer(out, timer_output);
-  }
+  if (port == command_port) answer(out, status_output_full);
 }
 
 void KeyboardController::port_write(std::uint16_t port, std::span<const std::byte> in) {
   if (port == command_port && (value_of(in) & 0xFFU) == reset_command) {
     machine_->request_stop(StopReason::reset);
   }
+}
+
+void SystemControlPort::port_read(std::uint16_t /*port*/, std::span<std::byte> out) {
+  answer(out, gates_ | timer_output);
+}
+
+void SystemControlPort::port_write(std::uint16_t /*port*/, std::span<const std::byte> in) {
+  gates_ = static_cast<std::uint8_t>(value_of(in)) & writable;
 }
 
 void AcpiPower::port_read(std::uint16_t port, std::span<std::byte> out) {

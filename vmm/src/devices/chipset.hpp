@@ -15,27 +15,47 @@ class ResetPort final : public PortDevice {
   explicit ResetPort(StopRequests& machine) : machine_{&machine} {}
   void port_read(std::uint16_t port, std::span<std::byte> out) override;
   void port_write(std::uint16_t port, std::span<const std::byte> in) override;
+  [[nodiscard]] std::vector<PortRange> ports() const override { return {{.first = port}}; }
 
  private:
   StopRequests* machine_;
 };
 
-/// The keyboard controller's ports 60H to 64H without a keyboard. Command FEH resets the machine. The status always
+/// The keyboard controller's ports 60H and 64H without a keyboard. Command FEH resets the machine. The status always
 /// says that the output buffer is full, so that a guest's probe gives up within a millisecond instead of waiting for
-/// answers. Port 61H among them is system control port B, which KVM's 8254 serves if there is one: it reports no NMI of
-/// the board, so that a guest's handler does not take other NMIs for one.
+/// answers.
 class KeyboardController final : public PortDevice {
  public:
   static constexpr std::uint16_t data_port = 0x60;
-  static constexpr std::uint16_t system_control_port = 0x61;
   static constexpr std::uint16_t command_port = 0x64;
 
   explicit KeyboardController(StopRequests& machine) : machine_{&machine} {}
   void port_read(std::uint16_t port, std::span<std::byte> out) override;
   void port_write(std::uint16_t port, std::span<const std::byte> in) override;
+  [[nodiscard]] std::vector<PortRange> ports() const override {
+    return {{.first = data_port}, {.first = command_port}};
+  }
 
  private:
   StopRequests* machine_;
+};
+
+/// System control port B at 61H, which KVM's 8254 serves if there is one: it reports no NMI of the board, so that a
+/// guest's handler does not take other NMIs for one, and keeps the bits that software writes: the gates of the timer's
+/// channel 2, the speaker, and of the NMIs.
+class SystemControlPort final : public PortDevice {
+ public:
+  static constexpr std::uint16_t port = 0x61;
+
+  void port_read(std::uint16_t port, std::span<std::byte> out) override;
+  void port_write(std::uint16_t port, std::span<const std::byte> in) override;
+  [[nodiscard]] std::vector<PortRange> ports() const override { return {{.first = port}}; }
+  void save(ByteWriter& out) override { out.put(gates_.load()); }
+  void restore(ByteReader& in) override { gates_ = in.get<std::uint8_t>() & writable; }
+
+ private:
+  static constexpr std::uint8_t writable = 0x0F;
+  std::atomic<std::uint8_t> gates_{0};  ///< The bits that software has written.
 };
 
 /// PM1a event and control registers: ACPI mode is always on, no event ever comes, S5 powers off. ACPI 4.8.3.
@@ -47,14 +67,13 @@ class AcpiPower final : public PortDevice {
   explicit AcpiPower(StopRequests& machine) : machine_{&machine} {}
   void port_read(std::uint16_t port, std::span<std::byte> out) override;
   void port_write(std::uint16_t port, std::span<const std::byte> in) override;
-
-  /// PM1a_EN.
-  [[nodiscard]] std::uint16_t enable() const { return enable_; }
-  void set_enable(std::uint16_t value) { enable_ = value; }
+  [[nodiscard]] std::vector<PortRange> ports() const override { return {{.first = first_port, .count = port_count}}; }
+  void save(ByteWriter& out) override { out.put(enable_.load()); }
+  void restore(ByteReader& in) override { enable_ = in.get<std::uint16_t>(); }
 
  private:
   StopRequests* machine_;
-  std::atomic<std::uint16_t> enable_{0};
+  std::atomic<std::uint16_t> enable_{0};  ///< PM1a_EN.
 };
 
 /// The pvpanic port (QEMU docs/specs/pvpanic): the guest says that it panicked.
@@ -65,6 +84,7 @@ class PanicPort final : public PortDevice {
   explicit PanicPort(StopRequests& machine) : machine_{&machine} {}
   void port_read(std::uint16_t port, std::span<std::byte> out) override;
   void port_write(std::uint16_t port, std::span<const std::byte> in) override;
+  [[nodiscard]] std::vector<PortRange> ports() const override { return {{.first = port}}; }
 
  private:
   StopRequests* machine_;
@@ -78,6 +98,7 @@ class ExitPort final : public PortDevice {
   explicit ExitPort(StopRequests& machine) : machine_{&machine} {}
   void port_read(std::uint16_t port, std::span<std::byte> out) override;
   void port_write(std::uint16_t port, std::span<const std::byte> in) override;
+  [[nodiscard]] std::vector<PortRange> ports() const override { return {{.first = port}}; }
 
  private:
   StopRequests* machine_;
@@ -90,6 +111,7 @@ class IgnoredPort final : public PortDevice {
 
   void port_read(std::uint16_t /*port*/, std::span<std::byte> /*out*/) override {}
   void port_write(std::uint16_t /*port*/, std::span<const std::byte> /*in*/) override {}
+  [[nodiscard]] std::vector<PortRange> ports() const override { return {{.first = post_port}}; }
 };
 
 }  // namespace vmm

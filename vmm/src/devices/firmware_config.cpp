@@ -6,7 +6,7 @@
 namespace vmm {
 namespace {
 
-constexpr std::uint16_t signature = 0x00, ram_size = 0x03, cpu_count = 0x05, most_cpus = 0x0F;
+constexpr std::uint16_t signature = 0x00, ram_size = 0x03, cpu_count = 0x05, max_cpus = 0x0F;
 constexpr std::uint64_t signature_text = 0x554D'4551;  // "QEMU"
 
 }  // namespace
@@ -16,7 +16,7 @@ std::uint64_t FirmwareConfig::item() const {
     case signature: return signature_text;
     case ram_size: return memory_bytes_;
     case cpu_count:
-    case most_cpus: return cpus_;
+    case max_cpus: return cpus_;
     default: return 0;
   }
 }
@@ -36,7 +36,7 @@ void FirmwareConfig::port_write(std::uint16_t port, std::span<const std::byte> i
   passed_ = 0;
 }
 
-void FirmwareConfig::save(ByteWriter& out) const {
+void FirmwareConfig::save(ByteWriter& out) {
   const std::scoped_lock lock{mutex_};
   out.put(selected_);
   out.put(passed_);

@@ -18,8 +18,9 @@ class FirmwareConfig final : public PortDevice {
   void port_read(std::uint16_t port, std::span<std::byte> out) override;
   void port_write(std::uint16_t port, std::span<const std::byte> in) override;
 
-  void save(ByteWriter& out) const;
-  void restore(ByteReader& in);
+  [[nodiscard]] std::vector<PortRange> ports() const override { return {{.first = selector_port, .count = 2}}; }
+  void save(ByteWriter& out) override;
+  void restore(ByteReader& in) override;
 
  private:
   [[nodiscard]] std::uint64_t item() const;

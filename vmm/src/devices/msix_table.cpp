@@ -10,13 +10,13 @@ namespace vmm {
 namespace {
 
 constexpr std::uint32_t entry_bytes = 16;
-using ENABLE = vpmu::Bits<15>;
+using MSIX_ENABLE = vpmu::Bits<15>;
 using FUNCTION_MASK = vpmu::Bits<14>;
 
 }  // namespace
 
 MsixTable::MsixTable(unsigned vectors) : entries_(vectors), pending_(vectors) {
-  VMM_ASSERT(vectors >= 1 && vectors <= most_vectors);
+  VMM_ASSERT(vectors >= 1 && vectors <= max_vectors);
 }
 
 std::uint32_t MsixTable::dword(std::uint32_t offset) const {
@@ -68,7 +68,7 @@ void MsixTable::write(std::uint32_t offset, std::span<const std::byte> in) {
 
 void MsixTable::set_control(std::uint16_t control) { control_ = control; }
 
-bool MsixTable::enabled() const { return ENABLE::test(control_); }
+bool MsixTable::enabled() const { return MSIX_ENABLE::test(control_); }
 
 std::optional<InterruptMessage> MsixTable::message(unsigned vector) const {
   if (vector >= vectors() || !enabled() || FUNCTION_MASK::test(control_)) return std::nullopt;
@@ -88,12 +88,6 @@ std::optional<unsigned> MsixTable::take_pending() {
     return vector;
   }
   return std::nullopt;
-}
-
-void MsixTable::reset() {
-  std::ranges::fill(entries_, Entry{});
-  pending_.assign(pending_.size(), false);
-  control_ = 0;
 }
 
 }  // namespace vmm

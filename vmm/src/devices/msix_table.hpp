@@ -15,7 +15,7 @@ class MsixTable {
  public:
   static constexpr std::uint32_t bytes = 4096;
   static constexpr std::uint32_t pending_offset = 0x800;
-  static constexpr unsigned most_vectors = 128;  ///< What fits below the pending bits.
+  static constexpr unsigned max_vectors = 128;  ///< What fits below the pending bits.
 
   explicit MsixTable(unsigned vectors);
 
@@ -34,8 +34,6 @@ class MsixTable {
   void set_pending(unsigned vector);
   /// A vector whose pending interrupt can be sent now; clears its pending bit. Empty if there is none.
   [[nodiscard]] std::optional<unsigned> take_pending();
-  /// As after a reset of the function.
-  void reset();
 
  private:
   struct Entry {

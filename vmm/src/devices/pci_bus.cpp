@@ -11,7 +11,7 @@ namespace vmm {
 namespace {
 
 // CONFIG_ADDRESS. PCI 3.0 figure 3-2.
-using ENABLE = vpmu::Bits<31>;
+using ADDRESS_ENABLE = vpmu::Bits<31>;
 using BUS = vpmu::Bits<23, 16>;
 using DEVICE = vpmu::Bits<15, 11>;
 using FUNCTION = vpmu::Bits<10, 8>;
@@ -33,14 +33,14 @@ class HostBridge final : public PciFunction {
 PciBus::PciBus() { add(std::make_unique<HostBridge>()); }
 
 unsigned PciBus::add(std::unique_ptr<PciFunction> function) {
-  VMM_ASSERT(functions_.size() < most_devices);
+  VMM_ASSERT(functions_.size() < max_devices);
   functions_.push_back(std::move(function));
   return devices() - 1;
 }
 
 PciFunction* PciBus::selected(std::uint32_t address) const {
   const auto device = static_cast<std::size_t>(DEVICE::get(address));
-  const bool there = ENABLE::test(address) && BUS::get(address) == 0 && FUNCTION::get(address) == 0;
+  const bool there = ADDRESS_ENABLE::test(address) && BUS::get(address) == 0 && FUNCTION::get(address) == 0;
   return there && device < functions_.size() ? functions_[device].get() : nullptr;
 }
 

@@ -28,7 +28,7 @@ class PciBus final : public PortDevice, public MmioDevices {
  public:
   static constexpr std::uint16_t address_port = 0xCF8, data_port = 0xCFC;
   static constexpr std::uint16_t address_ports = 1, data_ports = 4;
-  static constexpr unsigned most_devices = 32;
+  static constexpr unsigned max_devices = 32;
 
   PciBus();
   /// Adds a device. Before the vCPUs run.
@@ -38,6 +38,9 @@ class PciBus final : public PortDevice, public MmioDevices {
 
   void port_read(std::uint16_t port, std::span<std::byte> out) override;
   void port_write(std::uint16_t port, std::span<const std::byte> in) override;
+  [[nodiscard]] std::vector<PortRange> ports() const override {
+    return {{.first = address_port, .count = address_ports}, {.first = data_port, .count = data_ports}};
+  }
   void mmio_read(vpmu::GuestPhysical at, std::span<std::byte> out) override;
   void mmio_write(vpmu::GuestPhysical at, std::span<const std::byte> in) override;
 

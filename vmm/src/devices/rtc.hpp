@@ -6,7 +6,6 @@
 #include <mutex>
 
 #include "devices/port_bus.hpp"
-#include "snapshot/byte_stream.hpp"
 
 namespace vmm {
 
@@ -22,10 +21,10 @@ class Rtc final : public PortDevice {
 
   void port_read(std::uint16_t port, std::span<std::byte> out) override;
   void port_write(std::uint16_t port, std::span<const std::byte> in) override;
-
-  /// Save and restore the CMOS memory and the index.
-  void save(ByteWriter& out);
-  void restore(ByteReader& in);
+  [[nodiscard]] std::vector<PortRange> ports() const override { return {{.first = first_port, .count = port_count}}; }
+  /// The CMOS memory and the index.
+  void save(ByteWriter& out) override;
+  void restore(ByteReader& in) override;
 
  private:
   [[nodiscard]] std::uint8_t read_cell(std::uint8_t index) const;

@@ -35,7 +35,7 @@ constexpr std::uint8_t iir_rx_data = 0x04;
 constexpr std::uint8_t iir_fifo = 0xC0;
 constexpr std::uint8_t lsr_data_ready = 0x01;
 constexpr std::uint8_t lsr_tx_empty = 0x60;
-constexpr std::uint8_t msr_connected = 0xB0;  // DCD, DSR, CTS
+constexpr std::uint8_t connected = 0xB0;  // DCD, DSR, CTS
 
 }  // namespace
 
@@ -56,7 +56,7 @@ void Serial16550::port_write(std::uint16_t port, std::span<const std::byte> in) 
 std::size_t Serial16550::receive(std::span<const std::byte> bytes) {
   const std::scoped_lock lock{mutex_};
   std::size_t taken = 0;
-  while (taken < bytes.size() && received_.size() < most_waiting) {
+  while (taken < bytes.size() && received_.size() < max_waiting) {
     received_.push_back(std::to_integer<std::uint8_t>(bytes[taken++]));
   }
   update_line();
@@ -77,7 +77,7 @@ void Serial16550::restore(ByteReader& in) {
   const std::scoped_lock lock{mutex_};
   const auto waiting = in.get_run();
   received_.clear();
-  for (const std::byte b : waiting.first(std::min(waiting.size(), most_waiting)))
+  for (const std::byte b : waiting.first(std::min(waiting.size(), max_waiting)))
     received_.push_back(std::to_integer<std::uint8_t>(b));
   divisor_ = in.get<std::array<std::uint8_t, 2>>();
   const auto registers = in.get<std::array<std::uint8_t, 6>>();
@@ -129,7 +129,7 @@ void Serial16550::write_data(std::uint8_t value) {
   transmitter_interrupt_ = true;
   if (!MCR_LOOP::test(modem_control_)) {
     output_(value);
-  } else if (received_.size() < most_waiting) {
+  } else if (received_.size() < max_waiting) {
     received_.push_back(value);
   }
 }
@@ -168,7 +168,7 @@ std::uint8_t Serial16550::line_status() const {
 
 std::uint8_t Serial16550::modem_status() const {
   if (!MCR_LOOP::test(modem_control_)) {
-    return msr_connected;
+    return connected;
   }
   // Loop-back: DTR, RTS, OUT1, OUT2 come back as DSR, CTS, RI, DCD.
   const unsigned mcr = modem_control_;

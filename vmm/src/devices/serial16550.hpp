@@ -28,16 +28,17 @@ class Serial16550 final : public PortDevice {
 
   void port_read(std::uint16_t port, std::span<std::byte> out) override;
   void port_write(std::uint16_t port, std::span<const std::byte> in) override;
+  [[nodiscard]] std::vector<PortRange> ports() const override { return {{.first = com1_port, .count = port_count}}; }
 
   /// Hands bytes to the guest's receiver. They wait here until the guest reads them.
-  /// @return how many were taken: at most `most_waiting` bytes wait at a time.
+  /// @return how many were taken: at most `max_waiting` bytes wait at a time.
   std::size_t receive(std::span<const std::byte> bytes);
 
-  static constexpr std::size_t most_waiting = 4096;
+  static constexpr std::size_t max_waiting = 4096;
 
   /// Save and restore the registers and the bytes that wait to be read; restore() drives the line accordingly.
-  void save(ByteWriter& out);
-  void restore(ByteReader& in);
+  void save(ByteWriter& out) override;
+  void restore(ByteReader& in) override;
 
  private:
   std::uint8_t read_register(unsigned offset);

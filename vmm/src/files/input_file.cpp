@@ -30,10 +30,10 @@ Result<std::size_t> InputFile::read(std::span<std::byte> room) {
   return done;
 }
 
-Result<std::vector<std::byte>> read_whole_file(const std::string& path, FileRole role, std::uint64_t most) {
+Result<std::vector<std::byte>> read_whole_file(const std::string& path, FileRole role, std::uint64_t max) {
   VMM_ASSIGN(auto file, InputFile::open(path, std::move(role)));
-  if (file.size() > most)
-    return file.refuse(fmt::format("it has {} bytes, and at most {} are allowed", file.size(), most));
+  if (file.size() > max)
+    return file.refuse(fmt::format("it has {} bytes, and at most {} are allowed", file.size(), max));
   std::vector<std::byte> bytes(file.size());
   VMM_ASSIGN(const std::size_t got, file.read(bytes));
   if (got < bytes.size()) return file.refuse(fmt::format("it was shortened to {} bytes while it was read", got));

@@ -38,6 +38,6 @@ class InputFile {
 
 /// All of a file. Fails with kind usage as InputFile does, on one of more than `most` bytes, and on one that is
 /// shortened while it is read.
-Result<std::vector<std::byte>> read_whole_file(const std::string& path, FileRole role, std::uint64_t most);
+Result<std::vector<std::byte>> read_whole_file(const std::string& path, FileRole role, std::uint64_t max);
 
 }  // namespace vmm

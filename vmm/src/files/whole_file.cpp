@@ -33,7 +33,7 @@ Result<WholeFile> WholeFile::given(Fd fd, FileRole role) {
   WholeFile file{"that was sent", std::move(role)};
   struct stat is{};
   if (::fstat(fd.get(), &is) != 0) return file.cannot_write();
-  if (!S_ISREG(is.st_mode))
+  if (!S_ISREG(is.st_mode) && !S_ISFIFO(is.st_mode))
     return cannot("write", file.role_, file.path_, fmt::format("it is {}", kind_of_file(is.st_mode)));
   file.fd_ = std::move(fd);
   return file;
@@ -57,7 +57,8 @@ Result<void> WholeFile::write(std::span<const std::byte> bytes) {
 }
 
 Result<void> WholeFile::finish() {
-  if (::fsync(fd_.get()) != 0) return cannot_write();
+  // EINVAL: a pipe.
+  if (::fsync(fd_.get()) != 0 && errno != EINVAL) return cannot_write();
   if (unfinished_.empty()) return {};
   if (std::rename(unfinished_.c_str(), path_.c_str()) != 0) return cannot_write();
   fd_.reset();

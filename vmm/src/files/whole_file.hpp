@@ -20,9 +20,9 @@ class WholeFile {
   /// Fails with kind usage where the directory cannot be written to, and where the name is taken by something that is
   /// no regular file.
   static Result<WholeFile> create(const std::string& path, FileRole role);
-  /// The same file in a process that only writes it: `fd` is its descriptor(), sent here by the process that finishes
-  /// it. finish() leaves the name to that process. Fails with kind usage if `fd` is no regular file: others could block
-  /// the writer.
+  /// The same file in a process that only writes it: `fd` is its descriptor(), or a pipe to the process that writes and
+  /// finishes it. finish() leaves the name to that process. A write may wait for ever. Fails with kind usage if `fd` is
+  /// neither.
   static Result<WholeFile> given(Fd fd, FileRole role);
   WholeFile(WholeFile&&) = default;
   WholeFile& operator=(WholeFile&&) = delete;

@@ -83,13 +83,15 @@ void add_vcpu_work(Calls& calls) {
   add_with(calls, SCMP_SYS(fcntl), 1, {F_ADD_SEALS, F_GET_SEALS});
 }
 
-void add_opening_of_events(Calls& calls) {
-  add(calls, {SCMP_SYS(perf_event_open), SCMP_SYS(sched_getaffinity)});
+/// The broker opens the events, and sends them over its socket.
+void add_receiving_of_events(Calls& calls) {
+  add(calls, {SCMP_SYS(sendto), SCMP_SYS(recvfrom), SCMP_SYS(recvmsg)});
   add_with(calls, SCMP_SYS(fcntl), 1, {F_SETFL, F_SETOWN_EX, F_SETSIG});
 }
 
-/// Threads and what they need until they are confined themselves.
+/// Threads and what they need until they are confined themselves: the clock that ends time slices is an event.
 void add_starting_of_threads(Calls& calls) {
+  add(calls, {SCMP_SYS(perf_event_open)});
   add_masked(calls, SCMP_SYS(clone), 0, CLONE_THREAD, CLONE_THREAD);
   add(calls, {SCMP_SYS(set_robust_list), SCMP_SYS(rseq), SCMP_SYS(sched_getaffinity), SCMP_SYS(timer_create),
               SCMP_SYS(capset)});
@@ -113,7 +115,7 @@ std::vector<AllowedCall> allowed_calls(Confined whom, VcpuNeeds needs) {
   }
   if (whom != Confined::vcpu) add_event_loop(calls);
   if (whom == Confined::process) add_starting_of_threads(calls);
-  if (whom == Confined::process || (whom == Confined::vcpu && needs.counts_by_perf)) add_opening_of_events(calls);
+  if (whom == Confined::process || (whom == Confined::vcpu && needs.counts_by_perf)) add_receiving_of_events(calls);
   // A guest's driver starts and stops a device on its vCPU's thread; the socket's other end is always the daemon.
   if (whom == Confined::vcpu && needs.outside_devices) add(calls, {SCMP_SYS(sendmsg)});
   return calls;

@@ -29,8 +29,8 @@ enum class Capabilities { none, perfmon };
 Result<void> become(const std::optional<User>& user, Capabilities stay);
 
 /// Runs `act` in a thread that has at most the capabilities of a jailed machine: what it can open can be opened in the
-/// jail. Waits for it; the calling thread keeps its capabilities. Fails without running `act` if the kernel does not
-/// let a thread give up capabilities.
+/// jail, without the broker. Waits for it; the calling thread keeps its capabilities. Fails without running `act` if
+/// the kernel does not let a thread give up capabilities.
 Result<void> as_jailed(const std::function<void()>& act);
 
 /// Gives up the capabilities that become() has left to the calling thread.

@@ -17,11 +17,11 @@
 namespace vmm {
 namespace {
 
-Result<void> lower_limit(__rlimit_resource_t resource, std::string_view name, rlim_t most) {
+Result<void> lower_limit(__rlimit_resource_t resource, std::string_view name, rlim_t max) {
   rlimit limit{};
   if (::getrlimit(resource, &limit) != 0) return host_error("getrlimit of " + std::string{name}, errno);
-  limit.rlim_max = std::min(limit.rlim_max, most);
-  limit.rlim_cur = std::min(limit.rlim_cur, most);
+  limit.rlim_max = std::min(limit.rlim_max, max);
+  limit.rlim_cur = std::min(limit.rlim_cur, max);
   if (::setrlimit(resource, &limit) != 0) return host_error("setrlimit of " + std::string{name}, errno);
   return {};
 }
@@ -99,7 +99,7 @@ Result<void> Jail::confine_main() {
 }
 
 Result<void> Jail::confine_vcpu() {
-  if (!options_.counts_by_perf) VMM_TRY(drop_capabilities());
+  VMM_TRY(drop_capabilities());
   return vcpu_.load();
 }
 

@@ -18,8 +18,7 @@ class Jail {
   struct Options {
     std::string user{};  ///< See jail_user().
     unsigned cpus{1};
-    bool counts_by_perf{};  ///< The vCPUs open performance events while they run (source "perf"). They keep CAP_PERFMON
-                            ///< where they have it.
+    bool counts_by_perf{};   ///< While they run, the vCPUs ask the broker for performance events (source "perf").
     bool outside_devices{};  ///< Daemons implement devices, over connected sockets: see virtio/vhost_user.hpp.
   };
 

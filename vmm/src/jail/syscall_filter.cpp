@@ -27,12 +27,12 @@ constexpr bool filters_work = false;
 constexpr bool filters_work = true;
 #endif
 
-constexpr std::size_t most_calls = 512;
+constexpr std::size_t max_calls = 512;
 using CallName = std::array<char, 32>;
 
 /// All that the signal handler needs, collected in advance: the handler itself cannot look it up.
 struct Told {
-  std::array<CallName, most_calls> names{};
+  std::array<CallName, max_calls> names{};
   termios terminal{};
   bool restores_terminal{};
 };
@@ -68,7 +68,7 @@ void on_forbidden_call(int /*signal*/, siginfo_t* info, void* /*context*/) {
   if (told.restores_terminal) ::tcsetattr(STDIN_FILENO, TCSANOW, &told.terminal);
   Line line;
   line << "vpmu: the jail ends the machine: its thread " << thread.data() << " made the system call ";
-  line << (number < most_calls && told.names[number][0] != '\0' ? told.names[number].data() : "number") << " ("
+  line << (number < max_calls && told.names[number][0] != '\0' ? told.names[number].data() : "number") << " ("
        << number;
   line << "), which the jail forbids; please report this; --no-jail runs without the jail\n";
   line.write();
@@ -128,7 +128,7 @@ Result<void> SyscallFilter::load() {
 }
 
 Result<void> name_forbidden_calls() {
-  for (std::size_t number = 0; number < most_calls; ++number) {
+  for (std::size_t number = 0; number < max_calls; ++number) {
     char* const name = seccomp_syscall_resolve_num_arch(SCMP_ARCH_NATIVE, static_cast<int>(number));
     if (name == nullptr) continue;
     std::strncpy(told.names[number].data(), name, told.names[number].size() - 1);

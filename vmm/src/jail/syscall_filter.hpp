@@ -17,7 +17,7 @@ enum class Confined {
 
 /// What a vCPU's thread does besides running the guest.
 struct VcpuNeeds {
-  bool counts_by_perf{};   ///< Opens performance events while it runs.
+  bool counts_by_perf{};   ///< Gets performance events from the broker while it runs.
   bool outside_devices{};  ///< Talks to daemons that are devices, over sockets that are connected.
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 #define VMM_CAP(name) name, #name
 
-constexpr std::array rows{
+constexpr std::array capability_rows{
     CapabilityRow{VMM_CAP(KVM_CAP_IRQCHIP), Need::required, "in-kernel LAPIC and IOAPIC"},
     CapabilityRow{VMM_CAP(KVM_CAP_PIT2), Need::required, "in-kernel timer 8254"},
     CapabilityRow{VMM_CAP(KVM_CAP_USER_MEMORY), Need::required, "guest memory from this process"},
@@ -41,7 +41,7 @@ constexpr std::array rows{
 
 std::vector<CapabilityAnswer> probe_capabilities(const System& system) {
   std::vector<CapabilityAnswer> answers;
-  for (const auto& row : rows) {
+  for (const auto& row : capability_rows) {
     answers.push_back({.row = &row, .value = system.check(row.number)});
   }
   return answers;

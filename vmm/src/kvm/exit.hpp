@@ -34,7 +34,7 @@ struct MsrWrite {
   MsrReply reply;
 };
 
-/// RDPMC, on a port where it causes an exit (VcpuPort::exits_on_rdpmc); on KVM it does not.
+/// RDPMC, on a back end where it causes an exit (VcpuBackend::exits_on_rdpmc); on KVM it does not.
 struct CounterRead {
   std::uint32_t ecx;
   MsrReply reply;

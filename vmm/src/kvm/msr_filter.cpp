@@ -9,7 +9,7 @@ namespace vmm {
 namespace {
 
 /// KVM_MSR_FILTER_MAX_BITMAP_SIZE (0x600 bytes) in MSRs.
-constexpr std::uint64_t most_msrs = 0x600 * 8;
+constexpr std::uint64_t max_range_msrs = 0x600 * 8;
 constexpr std::uint32_t both = KVM_MSR_FILTER_READ | KVM_MSR_FILTER_WRITE;
 
 /// KVM reads whole words of 64 bits.
@@ -57,11 +57,11 @@ Result<void> MsrFilter::add(std::span<const MsrRange> sorted, std::uint32_t flag
     const std::uint64_t base = sorted[i].first;
     std::uint64_t end = end_of(sorted[i]);
     std::size_t next = i + 1;
-    while (next < sorted.size() && end_of(sorted[next]) - base <= most_msrs) {
+    while (next < sorted.size() && end_of(sorted[next]) - base <= max_range_msrs) {
       end = std::max(end, end_of(sorted[next]));
       ++next;
     }
-    if (end - base > most_msrs) {
+    if (end - base > max_range_msrs) {
       return host_error(
           fmt::format("the MSR range {:#x} to {:#x} is larger than a range of KVM's MSR filter can be", base, end - 1));
     }
@@ -143,11 +143,11 @@ Result<void> MsrFilter::add_others(const kvm_msr_filter& others) {
         fmt::format("KVM refuses an MSR filter with flags {:#x} and {} ranges", others.flags, count), EINVAL,
         "set the flags to 0 (allow MSRs outside the ranges), or to 1 (deny them) with at least one range");
   for (const kvm_msr_filter_range& r : given)
-    if (r.nmsrs != 0 && (r.nmsrs > most_msrs || r.flags == 0 || (r.flags & ~both) != 0))
-      return host_error(fmt::format("KVM refuses an MSR filter range of {} MSRs from {:#x} on with flags {:#x}",
-                                    r.nmsrs, r.base, r.flags),
-                        EINVAL,
-                        fmt::format("give at most {} MSRs a range, for reads (1), writes (2) or both (3)", most_msrs));
+    if (r.nmsrs != 0 && (r.nmsrs > max_range_msrs || r.flags == 0 || (r.flags & ~both) != 0))
+      return host_error(
+          fmt::format("KVM refuses an MSR filter range of {} MSRs from {:#x} on with flags {:#x}", r.nmsrs, r.base,
+                      r.flags),
+          EINVAL, fmt::format("give at most {} MSRs a range, for reads (1), writes (2) or both (3)", max_range_msrs));
   split_for(others);
   if (used_ + count > KVM_MSR_FILTER_MAX_RANGES)
     return host_error(fmt::format("the VMM's {} MSR filter ranges and the {} of the virtual PMU are more than KVM's {}",

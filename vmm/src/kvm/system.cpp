@@ -54,11 +54,11 @@ int System::check(std::uint32_t capability) const {
 }
 
 Result<CpuidTable> System::supported_cpuid() const {
-  constexpr std::uint32_t most_leaves = 256;
+  constexpr std::uint32_t max_leaves = 256;
   // kvm_cpuid2 ends in a flexible array; whole entries give enough storage with the right alignment.
-  std::vector<kvm_cpuid_entry2> storage(most_leaves + 1);
+  std::vector<kvm_cpuid_entry2> storage(max_leaves + 1);
   auto* const list = reinterpret_cast<kvm_cpuid2*>(storage.data());
-  list->nent = most_leaves;
+  list->nent = max_leaves;
   VMM_TRY(VMM_IOCTL(fd_, KVM_GET_SUPPORTED_CPUID, list));
   return CpuidTable{std::vector<kvm_cpuid_entry2>(list->entries, list->entries + list->nent)};
 }
@@ -75,12 +75,12 @@ Result<std::uint64_t> System::feature_msr(std::uint32_t index) const {
 }
 
 Result<std::vector<std::uint32_t>> System::saved_msrs() const {
-  constexpr std::uint32_t most_msrs = 2048;
-  std::vector<std::uint32_t> list(1 + most_msrs);
-  list[0] = most_msrs;
+  constexpr std::uint32_t max_msrs = 2048;
+  std::vector<std::uint32_t> list(1 + max_msrs);
+  list[0] = max_msrs;
   VMM_TRY(VMM_IOCTL(fd_, KVM_GET_MSR_INDEX_LIST, list.data()));
   const auto first = list.begin() + 1;
-  return std::vector(first, first + std::min(list[0], most_msrs));
+  return std::vector(first, first + std::min(list[0], max_msrs));
 }
 
 Result<std::size_t> System::run_mapping_size() const {

@@ -8,6 +8,7 @@
 
 #include "kvm/ioctl.hpp"
 #include "support/assert.hpp"
+#include "support/x86.hpp"
 
 namespace vmm {
 namespace {
@@ -210,18 +211,6 @@ Result<void> Vcpu::flush(std::uint64_t groups) {
   return {};
 }
 
-Result<kvm_fpu> Vcpu::fpu() const {
-  kvm_fpu fpu{};
-  VMM_TRY(VMM_IOCTL(fd_, KVM_GET_FPU, &fpu));
-  return fpu;
-}
-
-Result<void> Vcpu::set_fpu(const kvm_fpu& fpu) {
-  kvm_fpu copy = fpu;
-  VMM_TRY(VMM_IOCTL(fd_, KVM_SET_FPU, &copy));
-  return {};
-}
-
 Result<XsaveArea> Vcpu::xsave() const {
   XsaveArea area{};
   VMM_TRY(VMM_IOCTL(fd_, KVM_GET_XSAVE, area.data()));
@@ -235,7 +224,7 @@ Result<void> Vcpu::set_xsave(const XsaveArea& area) {
 }
 
 Result<std::uint64_t> Vcpu::xcr0() const {
-  constexpr std::uint64_t x87_and_sse = 3;
+  constexpr std::uint64_t x87_and_sse = x86::xcr0::x87::mask | x86::xcr0::SSE::mask;
   kvm_xcrs xcrs{};
   if (!VMM_IOCTL(fd_, KVM_GET_XCRS, &xcrs)) return x87_and_sse;
   for (std::uint32_t i = 0; i < xcrs.nr_xcrs && i < KVM_MAX_XCRS; ++i)
@@ -288,10 +277,9 @@ Result<void> Vcpu::set_guest_debug(const kvm_guest_debug& debug) {
   VMM_TRY(flush(flat ? std::uint64_t{KVM_SYNC_X86_REGS} : all_groups));
   // When KVM stops stepping it clears TF, which it takes for its own. A TF that was set for the guest meanwhile is set
   // again after that.
-  constexpr std::uint64_t rflags_tf = 0x100;
   const bool steps = (debug.control & KVM_GUESTDBG_SINGLESTEP) != 0;
   const bool keep_tf = std::exchange(stepping_, steps) && !steps && (fresh_ & KVM_SYNC_X86_REGS) != 0 &&
-                       (run_->s.regs.regs.rflags & rflags_tf) != 0;
+                       x86::rflags::TF::test(run_->s.regs.regs.rflags);
   kvm_guest_debug copy = debug;
   VMM_TRY(VMM_IOCTL(fd_, KVM_SET_GUEST_DEBUG, &copy));
   if (keep_tf) {
@@ -369,13 +357,6 @@ Result<Translation> Vcpu::translate(vpmu::GuestLinear at) {
   request.linear_address = at.value();
   VMM_TRY(VMM_IOCTL(fd_, KVM_TRANSLATE, &request));
   return Translation{.valid = request.valid != 0, .at = vpmu::GuestPhysical{request.physical_address}};
-}
-
-Result<void> Vcpu::enable(std::uint32_t capability) {
-  kvm_enable_cap request{};
-  request.cap = capability;
-  VMM_TRY(VMM_IOCTL(fd_, KVM_ENABLE_CAP, &request));
-  return {};
 }
 
 }  // namespace vmm

@@ -77,8 +77,6 @@ class Vcpu {
   /// The kvm_run page, with the last exit as KVM describes it.
   [[nodiscard]] kvm_run& exit_page() { return *run_; }
 
-  [[nodiscard]] Result<kvm_fpu> fpu() const;
-  Result<void> set_fpu(const kvm_fpu& fpu);
   [[nodiscard]] Result<XsaveArea> xsave() const;
   Result<void> set_xsave(const XsaveArea& area);
   /// XCR0; 3 (x87 and SSE) if KVM has none.
@@ -126,9 +124,6 @@ class Vcpu {
 
   /// KVM's own page walk, as supervisor. Fails for user addresses when the guest has SMAP on: for tests.
   [[nodiscard]] Result<Translation> translate(vpmu::GuestLinear at);
-
-  /// KVM_ENABLE_CAP on the vCPU.
-  Result<void> enable(std::uint32_t capability);
 
  private:
   static constexpr std::uint64_t all_groups = ~std::uint64_t{0};

@@ -14,9 +14,9 @@ namespace {
 /// the count, then index and value of each.
 class Msrs {
  public:
-  static constexpr std::size_t most = 8;
+  static constexpr std::size_t max = 8;
   explicit Msrs(std::span<const std::uint32_t> indices) {
-    VMM_ASSERT(indices.size() <= most);
+    VMM_ASSERT(indices.size() <= max);
     list()->nmsrs = static_cast<std::uint32_t>(indices.size());
     for (std::size_t i = 0; i < indices.size(); ++i) list()->entries[i].index = indices[i];
   }
@@ -25,7 +25,7 @@ class Msrs {
   std::uint64_t value(std::size_t i = 0) { return list()->entries[i].data; }
 
  private:
-  std::array<std::uint64_t, (sizeof(kvm_msrs) + most * sizeof(kvm_msr_entry)) / sizeof(std::uint64_t)> words_{};
+  std::array<std::uint64_t, (sizeof(kvm_msrs) + max * sizeof(kvm_msr_entry)) / sizeof(std::uint64_t)> words_{};
 };
 
 }  // namespace

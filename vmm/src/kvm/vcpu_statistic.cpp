@@ -17,8 +17,8 @@ bool read_at(const Fd& file, void* out, std::size_t size, off_t at) {
 off_t find(const Fd& file, std::string_view wanted) {
   kvm_stats_header header{};
   if (!file.valid() || !read_at(file, &header, sizeof header, 0)) return 0;
-  constexpr std::uint32_t most_descriptors = 4096, longest_name = 256;
-  if (header.num_desc > most_descriptors || header.name_size > longest_name) return 0;
+  constexpr std::uint32_t max_descriptors = 4096, max_name_length = 256;
+  if (header.num_desc > max_descriptors || header.name_size > max_name_length) return 0;
   std::vector<char> name(header.name_size + 1);
   off_t at = header.desc_offset;
   for (std::uint32_t n = 0; n < header.num_desc;

@@ -12,7 +12,7 @@
 #include "perf/cpu_timer.hpp"
 #include "snapshot/byte_stream.hpp"
 #include "support/log.hpp"
-#include "vcpu/port.hpp"
+#include "vcpu/backend.hpp"
 
 namespace vmm {
 
@@ -22,8 +22,8 @@ class Processor {
   virtual ~Processor() = default;
   /// Sets where and in which state the first processor starts. Before open().
   virtual Result<void> start_at(const StartRegisters& start) = 0;
-  /// The port through which its thread runs the processor. Once, on that thread; it lives as long as this object.
-  virtual Result<VcpuPort*> open() = 0;
+  /// The back end through which its thread runs the processor. Once, on that thread; it lives as long as this object.
+  virtual Result<VcpuBackend*> open() = 0;
   /// The thread ends and will not run the processor again.
   virtual void close() {}
   /// That thread is being kicked: ends a run() that the signal alone does not interrupt. Any thread.
@@ -56,6 +56,8 @@ class Accelerator {
   virtual ~Accelerator() = default;
   /// Adds processor `id`; ids must be added in order.
   virtual Result<std::unique_ptr<Processor>> add_processor(unsigned id) = 0;
+  /// The rate of the guest's TSC if CPUID does not tell it. After the first processor was added.
+  [[nodiscard]] virtual std::optional<std::uint64_t> untold_tsc_khz() const = 0;
   /// Drives a line of the IOAPIC. Any thread.
   virtual Result<void> set_line(std::uint32_t gsi, LineLevel level) = 0;
   /// Connects devices on the PCI bus to the processors.

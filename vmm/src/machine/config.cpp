@@ -33,7 +33,8 @@ std::string source_names() {
 Result<std::string_view> resolve_source(const MachineConfig& config, const ConfigNames& names) {
   const bool on_kvm = config.accel != Accel::soft;
   const bool passes_through = config.source == pass_through_source;
-  if (config.source == "auto") return usage_error("the source is still open", "settle() the configuration first");
+  if (config.source == "auto")
+    return usage_error("the source is still open", "choose_automatic() the configuration first");
   const auto* const row = find_source(config.source);
   if (row == nullptr && !passes_through) {
     return usage_error(fmt::format("unknown source \"{}\"", printable(config.source)),
@@ -76,15 +77,15 @@ Result<ResolvedConfig> resolve(const MachineConfig& config, const ConfigNames& n
   VMM_ASSIGN(const std::string_view source, resolve_source(config, names));
   if (config.events != EventPolicy{} && !passes_through)
     return usage_error("a policy of events is for the source kvm", "give --source kvm with --events, or --events all");
-  if (config.cpus < 1 || config.cpus > MachineConfig::most_cpus) {
+  if (config.cpus < 1 || config.cpus > MachineConfig::max_cpus) {
     return usage_error(fmt::format("bad number of CPUs {}", config.cpus),
-                       fmt::format("give 1 to {} with --cpus", MachineConfig::most_cpus));
+                       fmt::format("give 1 to {} with --cpus", MachineConfig::max_cpus));
   }
   if (config.threads_per_core != 1 && config.threads_per_core != 2) {
     return usage_error(fmt::format("bad number of threads of a core {}", config.threads_per_core),
                        "give --threads 1 or 2");
   }
-  if (config.memory_bytes < GuestMemory::least || config.memory_bytes > GuestMemory::most) {
+  if (config.memory_bytes < GuestMemory::min_bytes || config.memory_bytes > GuestMemory::max_bytes) {
     return usage_error(fmt::format("bad memory size of {} bytes", config.memory_bytes),
                        "give 16M to 256G, for example --memory 512M");
   }
@@ -141,7 +142,7 @@ Result<Schedule> parse_schedule(const std::string& text) {
       fmt::format("bad schedule \"{}\"", printable(text)),
       fmt::format("give a number of instructions, 1 to {}, with --schedule, and after a colon a seed that "
                   "is not 0 if turns are to differ: 50000:1",
-                  Schedule::longest_turn));
+                  Schedule::max_quantum));
 }
 
 }  // namespace vmm

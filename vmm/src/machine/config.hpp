@@ -22,7 +22,7 @@ namespace vmm {
 
 /// What runs a machine's processors.
 enum class Accel : std::uint8_t {
-  automatic,  ///< Not chosen yet: settle() takes KVM if it is usable, else the instruction engine.
+  automatic,  ///< Not chosen yet: choose_automatic() takes KVM if it is usable, else the instruction engine.
   kvm,
   soft,  ///< The instruction engine: virtual time, processors take turns, each run is the same.
 };
@@ -40,17 +40,17 @@ struct MachineConfig {
   std::string command_line{};
   std::uint64_t memory_bytes{256ULL << 20U};
   unsigned cpus{1};
-  unsigned threads_per_core{2};  ///< 1: no SMT, so that each CPU has all of its core's counters. SDM 3B 18.2.
+  unsigned threads_per_core{1};  ///< 2: CPUs are pairs of threads that share a core, and half of its counters each. SDM
+                                 ///< 3B 18.2.
   std::string model{"skylake"};
   bool bare_metal{};  ///< CPUID reports no hypervisor: kernels then load drivers that they use on real machines only.
-  std::string source{"auto"};      ///< Name of the counting source; "auto" chooses the best that works here.
-  SourceOptions source_options{};  ///< `compiling` also applies to a guest without KVM. settle() sets `was_open`.
-  EventPolicy events{};            ///< For the source "kvm": which events the guest may count.
-  Accel accel{};                   ///< Like the source, chosen by machine/settle.hpp unless it is named.
+  std::string source{"auto"};  ///< Name of the counting source; "auto" chooses the best that works here.
+  SourceOptions
+      source_options{};  ///< `compiling` also applies to a guest without KVM. choose_automatic() sets `was_open`.
+  EventPolicy events{};  ///< For the source "kvm": which events the guest may count.
+  Accel accel{};         ///< Like the source, chosen by machine/automatic.hpp unless it is named.
   std::string kvm_device{"/dev/kvm"};
   UnknownMsr unknown_msr{UnknownMsr::gp};
-  RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
-  LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
   PmuTime pmu_time{PmuTime::hidden};
   vpmu::PmuPolicies pmu_policies{};
   /// The values of RDI and RSI at the entry point of an ELF kernel.
@@ -62,11 +62,11 @@ struct MachineConfig {
   /// With Accel::soft: the time of day at which the guest starts, in seconds since 1970; and how many instructions each
   /// processor may run in total since the start, including those before a snapshot.
   std::int64_t epoch{};
-  std::uint64_t most_ticks{~0ULL};
+  std::uint64_t max_ticks{~0ULL};
   std::optional<Schedule> schedule{};  ///< How its processors take turns; by default as in the snapshot, if there is
                                        ///< one.
 
-  static constexpr unsigned most_cpus = 64;
+  static constexpr unsigned max_cpus = 64;
   static constexpr std::int64_t last_epoch =
       253'402'300'799;  ///< The last second of the year 9999: the clock chip has two digits for the century.
 };
@@ -84,9 +84,9 @@ struct ResolvedConfig {
   [[nodiscard]] bool passes_through() const;
 };
 
-/// Checks what can be checked without touching files or the host. Call settle() before: a source that is still "auto"
-/// is refused. While the accelerator is not chosen yet, any source is accepted. Fails with kind usage; the message
-/// names the value and the choices, and, from `names`, how to give another.
+/// Checks what can be checked without touching files or the host. Call choose_automatic() before: a source that is
+/// still "auto" is refused. While the accelerator is not chosen yet, any source is accepted. Fails with kind usage; the
+/// message names the value and the choices, and, from `names`, how to give another.
 Result<ResolvedConfig> resolve(const MachineConfig& config, const ConfigNames& names = {});
 
 /// Bytes of "512M", "1G", "65536K" or a plain number of bytes. Fails with kind usage.

@@ -8,12 +8,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "kvm/capabilities.hpp"
 #include "kvm/system.hpp"
-#include "machine/probe_guest.hpp"
 
 namespace vmm {
 namespace {
@@ -46,25 +46,11 @@ Finding capability(const CapabilityAnswer& answer) {
   return {Verdict::unfit, subject, "absent, " + use, std::string{"use a newer host kernel, or "} + use_the_bed};
 }
 
-Finding ring_0_speed(const System& system) {
-  const std::string subject = "ring-0 speed";
-  const auto speed = compare_speed(system);
-  if (!speed) {
-    return {Verdict::unfit, subject, describe(speed.error()), use_the_bed};
-  }
-  constexpr double million = 1e6;
-  constexpr double slowest_share = 0.125;
-  const auto text = fmt::format("guest {:.1f}, host {:.1f} million instructions per second", speed->guest / million,
-                                speed->host / million);
-  if (speed->guest < speed->host * slowest_share) {
-    return {Verdict::unfit, subject, text + ": this KVM emulates ring-0 code", use_the_bed};
-  }
-  return {Verdict::good, subject, text, ""};
-}
-
 Finding rdpmc(const System& system) {
   const std::string subject = "RDPMC";
-  const auto behaviour = probe_rdpmc(system);
+  // A guest that signals interrupt says nothing, and is run again.
+  auto behaviour = probe_rdpmc(system);
+  for (unsigned n = 1; !behaviour && n < max_measurements; ++n) behaviour = probe_rdpmc(system);
   if (!behaviour) {
     return {Verdict::unfit, subject, describe(behaviour.error()), use_the_bed};
   }
@@ -96,6 +82,30 @@ Finding perf_event(const std::string& subject, std::uint32_t type, std::uint64_t
 
 }  // namespace
 
+Finding judge_speed(const std::function<Result<SpeedComparison>()>& measure) {
+  constexpr double million = 1e6;
+  constexpr double slowest_share = 0.125;
+  const std::string subject = "ring-0 speed";
+  std::optional<SpeedComparison> best;
+  std::string failure;
+  for (unsigned n = 0; n < max_measurements; ++n) {
+    const auto speed = measure();
+    if (!speed) {
+      failure = describe(speed.error());
+      continue;
+    }
+    if (!best || speed->guest / speed->host > best->guest / best->host) best = *speed;
+    if (best->guest >= best->host * slowest_share) break;
+  }
+  if (!best) return {Verdict::unfit, subject, failure, use_the_bed};
+  const auto text = fmt::format("guest {:.1f}, host {:.1f} million instructions per second", best->guest / million,
+                                best->host / million);
+  if (best->guest >= best->host * slowest_share) return {Verdict::good, subject, text, ""};
+  return {Verdict::unfit, subject,
+          fmt::format("{}, the best of {} measurements: this KVM emulates ring-0 code", text, max_measurements),
+          use_the_bed};
+}
+
 std::vector<Finding> examine_host(const std::string& kvm_device) {
   std::vector<Finding> findings{kernel_modules()};
   const auto system = System::open(kvm_device);
@@ -110,14 +120,17 @@ std::vector<Finding> examine_host(const std::string& kvm_device) {
   for (const auto& answer : probe_capabilities(*system)) {
     findings.push_back(capability(answer));
   }
-  findings.push_back(ring_0_speed(*system));
+  findings.push_back(judge_speed([&system] { return compare_speed(*system); }));
   findings.push_back(rdpmc(*system));
   findings.push_back(
       perf_event("perf cpu-clock", PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK,
                  "a POSIX timer serves instead; for perf set kernel.perf_event_paranoid to 1 or give CAP_PERFMON"));
-  findings.push_back(perf_event("host PMU", PERF_TYPE_HARDWARE, PERF_COUNT_HW_CPU_CYCLES,
-                                "not needed: --source clock counts without it"));
   return findings;
+}
+
+Finding examine_host_pmu() {
+  return perf_event("host PMU", PERF_TYPE_HARDWARE, PERF_COUNT_HW_CPU_CYCLES,
+                    "not needed: --source clock counts without it");
 }
 
 bool is_fit(const std::vector<Finding>& findings) {

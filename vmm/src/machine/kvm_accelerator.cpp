@@ -10,18 +10,19 @@
 #include "machine/accelerator.hpp"
 #include "machine/kvm_wires.hpp"
 #include "machine/probe_guest.hpp"
+#include "model/clocks.hpp"
 #include "model/guest_cpuid.hpp"
 #include "model/model.hpp"
 #include "passthrough/pass_through.hpp"
 #include "pmu/pmu_setup.hpp"
 #include "snapshot/vcpu_image.hpp"
-#include "vcpu/kvm_port.hpp"
+#include "vcpu/kvm_backend.hpp"
+#include "vpmu/msr.hpp"
 
 namespace vmm {
 namespace {
 
 // IA32_MTRR_DEF_TYPE: MTRRs on, everything write-back, as firmware leaves it. SDM 3A 11.11.2.1.
-constexpr std::uint32_t msr_mtrr_def_type = 0x2FF;
 constexpr std::uint64_t mtrr_on_write_back = 0x806;
 
 /// What is needed to save and restore a vCPU.
@@ -35,9 +36,9 @@ class KvmProcessor final : public Processor {
   KvmProcessor(Vm& vm, Vcpu vcpu, PmuTime pmu_time, const SavedParts& parts)
       : vm_{&vm}, vcpu_{std::move(vcpu)}, pmu_time_{pmu_time}, parts_{&parts} {}
   Result<void> start_at(const StartRegisters& start) override { return enter_at(vcpu_, start); }
-  Result<VcpuPort*> open() override {
-    VMM_ASSIGN(KvmPort port, KvmPort::create(*vm_, vcpu_, pmu_time_));
-    return &port_.emplace(std::move(port));
+  Result<VcpuBackend*> open() override {
+    VMM_ASSIGN(KvmBackend backend, KvmBackend::create(*vm_, vcpu_, pmu_time_));
+    return &backend_.emplace(std::move(backend));
   }
   [[nodiscard]] volatile std::uint8_t* kick_flag() override { return vcpu_.immediate_exit_flag(); }
   Result<Bytes> save() override { return save_vcpu(vcpu_, parts_->msrs); }
@@ -50,7 +51,7 @@ class KvmProcessor final : public Processor {
   Vcpu vcpu_;
   PmuTime pmu_time_;
   const SavedParts* parts_;
-  std::optional<KvmPort> port_;
+  std::optional<KvmBackend> backend_;
 };
 
 class KvmAccelerator final : public Accelerator {
@@ -69,6 +70,9 @@ class KvmAccelerator final : public Accelerator {
 
   Result<void> add_chips(const AcceleratorNeeds& needs);
   Result<std::unique_ptr<Processor>> add_processor(unsigned id) override;
+  [[nodiscard]] std::optional<std::uint64_t> untold_tsc_khz() const override {
+    return crystal_ratio(*model_, tsc_khz_ * 1000) ? std::nullopt : std::optional{tsc_khz_};
+  }
   Result<void> set_line(std::uint32_t gsi, LineLevel level) override {
     return vm_.set_line(gsi, level == LineLevel::high ? Vm::Level::high : Vm::Level::low);
   }
@@ -88,6 +92,7 @@ class KvmAccelerator final : public Accelerator {
   unsigned cpus_;
   bool bare_metal_;
   unsigned threads_per_core_;
+  std::uint64_t tsc_khz_{};  ///< Of the processors that were added.
 };
 
 Result<void> KvmAccelerator::add_chips(const AcceleratorNeeds& needs) {
@@ -101,25 +106,28 @@ Result<void> KvmAccelerator::add_chips(const AcceleratorNeeds& needs) {
   if (passed_)
     VMM_TRY(apply(needs.config.events, vm_));
   else
-    VMM_TRY(prepare_vm_for_pmu(vm_, vpmu::describe(model_->generation), needs.config.rdpmc));
+    VMM_TRY(prepare_vm_for_pmu(vm_, vpmu::describe(model_->generation)));
   return needs.memory.attach(vm_);
 }
 
 Result<std::unique_ptr<Processor>> KvmAccelerator::add_processor(unsigned id) {
   VMM_ASSIGN(auto vcpu, vm_.create_vcpu(id));
-  VMM_ASSIGN(const auto khz, vcpu.tsc_khz());
+  VMM_ASSIGN(tsc_khz_, vcpu.tsc_khz());
   const CpuidRequest request{.model = *model_,
                              .supported = supported_,
                              .tsc_deadline = vm_.check(KVM_CAP_TSC_DEADLINE_TIMER) != 0,
-                             .tsc_hz = std::uint64_t{khz} * 1000,
+                             .tsc_hz = tsc_khz_ * 1000,
                              .cpus = cpus_,
                              .bare_metal = bare_metal_,
                              .threads_per_core = threads_per_core_};
   const CpuidTable cpuid = guest_cpuid(request, id);
   VMM_TRY(vcpu.set_cpuid(passed_ ? passed_->adapt(cpuid) : cpuid));
   if (passed_) VMM_TRY(passed_->prepare(vcpu));
-  VMM_TRY(vcpu.set_msr(msr_bios_sign_id, bios_sign_id(*model_)));
-  VMM_TRY(vcpu.set_msr(msr_mtrr_def_type, mtrr_on_write_back));
+  VMM_TRY(vcpu.set_msr(vpmu::msr::IA32_BIOS_SIGN_ID.value(), bios_sign_id(*model_)));
+  // A KVM before Linux 4.13 does not have it.
+  if (const auto kvms = vcpu.msr(vpmu::msr::MSR_PLATFORM_INFO.value()))
+    VMM_TRY(vcpu.set_msr(vpmu::msr::MSR_PLATFORM_INFO.value(), *kvms | platform_info(*model_, tsc_khz_)));
+  VMM_TRY(vcpu.set_msr(vpmu::msr::IA32_MTRR_DEF_TYPE.value(), mtrr_on_write_back));
   return std::make_unique<KvmProcessor>(vm_, std::move(vcpu), pmu_time_, parts_);
 }
 

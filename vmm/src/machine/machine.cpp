@@ -4,79 +4,30 @@
 
 #include <fmt/format.h>
 
-#include "boot/acpi.hpp"
-#include "boot/cpu_tables.hpp"
-#include "boot/elf_image.hpp"
 #include "boot/layout.hpp"
-#include "boot/linux_image.hpp"
-#include "boot/multiboot_image.hpp"
-#include "files/input_file.hpp"
 #include "kvm/kick.hpp"
-#include "machine/settle.hpp"
+#include "machine/automatic.hpp"
+#include "machine/load_guest.hpp"
 #include "passthrough/passed_vcpu.hpp"
+#include "perf/linux_perf_host.hpp"
 #include "support/assert.hpp"
 
 namespace vmm {
 namespace {
 
-static_assert(MachineConfig::most_cpus <= MachineImage::most_vcpus);
+static_assert(MachineConfig::max_cpus <= MachineImage::max_vcpus);
 
-/// Far larger than any kernel; an initial RAM disk may be as large as memory.
-constexpr std::uint64_t longest_kernel = 1ULL << 30U;
-
-Result<std::vector<std::byte>> read_image(const std::string& path, const std::string& name, std::uint64_t most) {
-  return read_whole_file(path, {.what = "the " + name, .advice = "give a readable file with --" + name}, most);
-}
-
-/// Empty if there is none.
-Result<std::shared_ptr<const std::vector<std::byte>>> read_initrd(const MachineConfig& config) {
-  if (config.initrd_content) return config.initrd_content;
-  auto initrd = std::make_shared<std::vector<std::byte>>();
-  if (config.initrd.empty()) return initrd;
-  VMM_ASSIGN(*initrd, read_image(config.initrd, "initrd", std::max(longest_kernel, config.memory_bytes)));
-  return initrd;
-}
-
-Result<StartRegisters> load_multiboot_guest(const GuestMemory& memory, const MachineConfig& config,
-                                            std::span<const std::byte> kernel) {
-  VMM_ASSIGN(const auto module, read_initrd(config));
-  VMM_ASSIGN(const auto loaded, load_multiboot(memory, kernel, *module, config.command_line));
-  return StartRegisters{.mode = StartRegisters::Mode::bits32,
-                        .rip = loaded.entry,
-                        .rax = multiboot_boot_magic,
-                        .rbx = loaded.info.value(),
-                        .rsp = layout::stack_top.value()};
-}
-
-/// Loads the kernel into fresh memory and returns how the first vCPU starts.
-Result<StartRegisters> load_guest(const GuestMemory& memory, const MachineConfig& config, PciBridge bridge) {
-  VMM_ASSIGN(const auto kernel, read_image(config.kernel, "kernel", longest_kernel));
-  const auto rsdp = write_acpi_tables(memory, config.cpus, bridge);
-  VMM_ASSERT(write_cpu_tables(memory));
-  if (is_multiboot_image(kernel)) return load_multiboot_guest(memory, config, kernel);
-  if (is_elf_image(kernel)) {
-    if (!config.initrd.empty() || !config.command_line.empty())
-      return usage_error(fmt::format("{} is an ELF file, which gets neither an initial RAM disk nor a command line",
-                                     printable(config.kernel)),
-                         "leave out --initrd and --append, or give a bzImage with --kernel");
-    VMM_ASSIGN(const auto loaded, load_elf(memory, kernel));
-    return StartRegisters{.rip = loaded.entry,
-                          .rsp = layout::stack_top.value(),
-                          .rdi = config.elf_arguments.rdi,
-                          .rsi = config.elf_arguments.rsi};
-  }
-  VMM_ASSIGN(const auto initrd, read_initrd(config));
-  VMM_ASSIGN(const auto linux, load_linux(memory, kernel, *initrd, config.command_line, rsdp));
-  return StartRegisters{.rip = linux.entry, .rsp = layout::stack_top.value(), .rsi = layout::zero_page.value()};
-}
-
-/// Fails unless the machine continues on the accelerator that it ran on. Without KVM, takes over its configuration.
+/// Fails unless the machine continues on the accelerator that it ran on. Takes over its time, and without KVM its
+/// configuration.
 Result<void> match_accelerator(const MachineImage& image, MachineConfig& config) {
   const bool without_kvm = config.accel == Accel::soft;
   if (image.without_kvm != without_kvm)
     return usage_error(fmt::format("the machine saved in {} ran {} KVM", printable(config.restore),
                                    image.without_kvm ? "without" : "on"),
                        fmt::format("give --accel {} with --restore", image.without_kvm ? "soft" : "kvm"));
+  if (image.time > static_cast<std::uint64_t>(TimeModel::pipeline))
+    return usage_error(fmt::format("the snapshot has an unknown kind of time: {}", image.time), snapshot_advice);
+  config.source_options.time = static_cast<TimeModel>(image.time);
   if (!without_kvm) return {};
   config.epoch = image.epoch;
   const Schedule schedule{.turn = image.turn, .seed = image.turn_seed};
@@ -89,21 +40,6 @@ Result<void> match_accelerator(const MachineImage& image, MachineConfig& config)
 }
 
 }  // namespace
-
-/// A wire into the interrupt controllers.
-class Machine::Line final : public InterruptLine {
- public:
-  Line(Machine& machine, std::uint32_t gsi) : machine_{&machine}, gsi_{gsi} {}
-  void set(LineLevel level) override {
-    if (auto done = machine_->accelerator_->set_line(gsi_, level); !done) {
-      machine_->fail(std::move(done).error());
-    }
-  }
-
- private:
-  Machine* machine_;
-  std::uint32_t gsi_;
-};
 
 Machine::Machine(GuestMemory memory, Hooks hooks, Log& log)
     : memory_{std::move(memory)},
@@ -121,8 +57,8 @@ Machine::~Machine() {
 
 Result<std::unique_ptr<Machine>> Machine::create(const MachineConfig& given, Hooks hooks, Log& log) {
   MachineConfig config = given;
-  VMM_ASSIGN(const Settled settled, settle(config));
-  for (const std::string& line : settled.lines()) log.info("{}", line);
+  VMM_ASSIGN(const Chosen chosen, choose_automatic(config));
+  for (const std::string& line : chosen.lines()) log.info("{}", line);
   std::optional<SnapshotReader> snapshot;
   const MachineImage* image = nullptr;
   if (!config.restore.empty()) {
@@ -138,11 +74,11 @@ Result<std::unique_ptr<Machine>> Machine::create(const MachineConfig& given, Hoo
   VMM_ASSIGN(const auto resolved, resolve(config));
   const bool has_bus = static_cast<bool>(hooks.make_devices);
   VMM_ASSIGN(auto memory, GuestMemory::create(config.memory_bytes, has_bus ? GuestBacking::shared : GuestBacking::own));
-  StartRegisters start;
+  LoadedGuest loaded;
   if (image) {
     VMM_TRY(snapshot->read_memory(memory));
   } else {
-    VMM_ASSIGN(start, load_guest(memory, config, has_bus ? PciBridge::present : PciBridge::absent));
+    VMM_ASSIGN(loaded, load_guest(memory, config, has_bus ? PciBridge::present : PciBridge::absent));
   }
   VMM_TRY(install_kick_handler());
   std::unique_ptr<Machine> machine{new Machine{std::move(memory), std::move(hooks), log}};
@@ -150,52 +86,26 @@ Result<std::unique_ptr<Machine>> Machine::create(const MachineConfig& given, Hoo
                                .resolved = resolved,
                                .memory = machine->memory_,
                                .linear = machine->linear_,
-                               .mmio = machine->pci_,
+                               .mmio = machine->test_memory_,
                                .log = log};
   const auto make = config.accel == Accel::kvm ? make_kvm_accelerator : make_soft_accelerator;
   VMM_ASSIGN(machine->accelerator_, make(needs));
   machine->add_devices(config);
   if (has_bus) {
     VMM_ASSIGN(auto devices, machine->hooks_.make_devices(machine->memory_));
-    if (devices.size() >= PciBus::most_devices)
+    if (devices.size() >= PciBus::max_devices)
       return usage_error(
-          fmt::format("{} devices, but a PCI bus has room for {}", devices.size(), PciBus::most_devices - 1),
+          fmt::format("{} devices, but a PCI bus has room for {}", devices.size(), PciBus::max_devices - 1),
           "share fewer directories");
     machine->add_virtio(std::move(devices));
   }
-  VMM_TRY(machine->add_vcpus(config, resolved, start, image));
+  VMM_TRY(machine->add_vcpus(config, resolved, loaded, image));
   if (image) VMM_TRY(machine->restore(*image));
   return machine;
 }
 
-void Machine::add_devices(const MachineConfig& config) {
-  const auto add = [this](std::uint16_t first, std::uint16_t count, std::unique_ptr<PortDevice> device) {
-    ports_.add(first, count, *device);
-    devices_.push_back(std::move(device));
-  };
-  serial_line_ = std::make_unique<Line>(*this, Serial16550::com1_line);
-  serial_ = std::make_unique<Serial16550>(hooks_.console, *serial_line_);
-  ports_.add(Serial16550::com1_port, Serial16550::port_count, *serial_);
-  add(IgnoredPort::post_port, 1, std::make_unique<IgnoredPort>());
-  auto power = std::make_unique<AcpiPower>(*this);
-  power_ = power.get();
-  add(AcpiPower::first_port, AcpiPower::port_count, std::move(power));
-  auto rtc = std::make_unique<Rtc>([this] { return accelerator_->time_of_day(); });
-  rtc_ = rtc.get();
-  add(Rtc::first_port, Rtc::port_count, std::move(rtc));
-  auto firmware_config = std::make_unique<FirmwareConfig>(config.memory_bytes, config.cpus);
-  firmware_config_ = firmware_config.get();
-  add(FirmwareConfig::selector_port, 2, std::move(firmware_config));
-  add(ExitPort::port, 1, std::make_unique<ExitPort>(*this));
-  add(ResetPort::port, 1, std::make_unique<ResetPort>(*this));
-  add(PanicPort::port, 1, std::make_unique<PanicPort>(*this));
-  add(KeyboardController::data_port, 1, std::make_unique<KeyboardController>(*this));
-  add(KeyboardController::command_port, 1, std::make_unique<KeyboardController>(*this));
-}
-
 void Machine::add_virtio(std::vector<std::unique_ptr<virtio::Device>> devices) {
-  ports_.add(PciBus::address_port, PciBus::address_ports, pci_);
-  ports_.add(PciBus::data_port, PciBus::data_ports, pci_);
+  ports_.add(pci_);
   auto window = static_cast<std::uint32_t>(layout::pci_window.value());
   for (auto& device : devices) {
     const virtio::PciDevice::Machine machine{
@@ -203,11 +113,15 @@ void Machine::add_virtio(std::vector<std::unique_ptr<virtio::Device>> devices) {
             [this](vpmu::GuestPhysical at, std::uint64_t bytes) {
               const std::uint64_t first = at.value() / vpmu::page_size,
                                   end = (at.value() + bytes - 1) / vpmu::page_size;
-              for (std::uint64_t page = first; bytes != 0 && page <= end; ++page)
+              // A driver may name all of RAM, and a guest that stops runs no code.
+              for (std::uint64_t page = first; bytes != 0 && page <= end && !stops_; ++page)
                 accelerator_->written(vpmu::GuestPhysical{page * vpmu::page_size});
             },
         .failed = [this](Error error) { fail(std::move(error)); },
-        .refused = [this](const Error& error) { log_->warning("a virtio device needs a reset: {}", describe(error)); },
+        .refused =
+            [this](const Error& error) {
+              if (!stops_) log_->warning("a virtio device needs a reset: {}", describe(error));
+            },
         .attention =
             [this] {
               attention_ = true;
@@ -220,8 +134,8 @@ void Machine::add_virtio(std::vector<std::unique_ptr<virtio::Device>> devices) {
   }
 }
 
-Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfig& resolved,
-                                const StartRegisters& start, const MachineImage* image) {
+Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfig& resolved, const LoadedGuest& loaded,
+                                const MachineImage* image) {
   made_as_ = {.model = config.model,
               .memory_bytes = config.memory_bytes,
               .cpus = config.cpus,
@@ -230,10 +144,11 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
               .without_kvm = config.accel == Accel::soft,
               .epoch = config.epoch,
               .turn = config.schedule.value_or(Schedule{}).turn,
-              .turn_seed = config.schedule.value_or(Schedule{}).seed};
+              .turn_seed = config.schedule.value_or(Schedule{}).seed,
+              .time = static_cast<std::uint64_t>(config.source_options.time)};
   const VcpuServices services{.memory = linear_,
                               .ports = ports_,
-                              .mmio = pci_,
+                              .mmio = test_memory_,
                               .machine = *this,
                               .fail = [this](Error error) { fail(std::move(error)); },
                               .log = *log_,
@@ -248,38 +163,44 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
                                     hooks_.time_up();
                                   },
                               .confine = hooks_.confine_vcpu};
+  const vpmu::UncoreDesc* const uncore =
+      resolved.model == nullptr ? nullptr : vpmu::describe(resolved.model->generation).uncore;
+  if (config.accel == Accel::soft)
+    caches_ = std::make_unique<SharedCaches>(config.cpus, config.threads_per_core, uncore->caches.slices);
   const bool passes_through = resolved.passes_through();
   if (!passes_through)
-    uncore_ =
-        std::make_unique<PackageUncore>(*vpmu::describe(resolved.model->generation).uncore, config.threads_per_core,
-                                        config.cpus, [this](unsigned id) { vcpus_[id]->kick_if_running(); });
-  const PerfHostFactory perf_hosts = linux_perf_hosts();
+    uncore_ = std::make_unique<PackageUncore>(
+        *uncore, config.threads_per_core, config.cpus, [this](unsigned id) { vcpus_[id]->kick_if_running(); },
+        caches_ != nullptr && resolved.source == "exact" ? std::function{[this] { return caches_->llc(); }}
+                                                         : std::function<vpmu::LlcCounts()>{});
+  const PerfHostFactory perf_hosts = hooks_.perf_hosts ? hooks_.perf_hosts : linux_perf_hosts(linux_event_opener());
   for (unsigned id = 0; id < config.cpus; ++id) {
     VMM_ASSIGN(auto processor, accelerator_->add_processor(id));
-    if (id == 0 && image == nullptr) VMM_TRY(processor->start_at(start));
+    if (id == 0 && image == nullptr) {
+      VMM_TRY(tell_tsc_rate(memory_, config, loaded, accelerator_->untold_tsc_khz()));
+      VMM_TRY(processor->start_at(loaded.start));
+    }
     const Bytes vcpu_image = image == nullptr ? Bytes{} : image->vcpus[id];
     if (passes_through) {
       vcpus_.push_back(std::make_unique<VcpuThread>(
-          services, id, std::move(processor), [](VcpuPort& port) { return std::make_unique<PassedVcpu>(port); },
-          vcpu_image));
+          services, id, std::move(processor),
+          [](VcpuBackend& backend) { return std::make_unique<PassedVcpu>(backend); }, vcpu_image));
       continue;
     }
-    const PmuVcpuConfig pmu{
-        .pmu = {.generation = resolved.model->generation,
-                .smt = config.threads_per_core == 2,
-                .policies = config.pmu_policies},
-        .uncore = {.package = uncore_.get(), .id = id},
-        .source = resolved.source,
-        .source_options = config.source_options,
-        .source_services = {.make_timer = processor->timers(),
-                            .make_perf_host = perf_hosts,
-                            .caches = config.accel == Accel::soft && config.cpus > 1 ? &caches_ : nullptr},
-        .unknown_msr = config.unknown_msr,
-        .lvtpc_masked = config.lvtpc_masked,
-        .rdpmc = config.rdpmc};
+    const PmuVcpuConfig pmu{.pmu = {.generation = resolved.model->generation,
+                                    .smt = config.threads_per_core == 2,
+                                    .policies = config.pmu_policies},
+                            .uncore = {.package = uncore_.get(), .id = id},
+                            .source = resolved.source,
+                            .source_options = config.source_options,
+                            .source_services = {.make_timer = processor->timers(),
+                                                .make_perf_host = perf_hosts,
+                                                .cpu = id,
+                                                .caches = caches_.get()},
+                            .unknown_msr = config.unknown_msr};
     vcpus_.push_back(std::make_unique<VcpuThread>(
         services, id, std::move(processor),
-        [this, pmu](VcpuPort& port) { return PmuVcpu::create(pmu, port, linear_, *log_); }, vcpu_image));
+        [this, pmu](VcpuBackend& backend) { return PmuVcpu::create(pmu, backend, linear_, *log_); }, vcpu_image));
   }
   return {};
 }
@@ -295,14 +216,7 @@ void Machine::start() {
 
 Result<void> Machine::restore(const MachineImage& image) {
   VMM_TRY(accelerator_->restore_chips(image.chips));
-  ByteReader in{image.devices};
-  serial_->restore(in);
-  rtc_->restore(in);
-  power_->set_enable(in.get<std::uint16_t>());
-  firmware_config_->restore(in);
-  if (!in.done())
-    return usage_error("the snapshot's state of the devices has another format than this version's", version_advice);
-  return {};
+  return restore_devices(image.devices);
 }
 
 /// While the vCPUs are paused.
@@ -312,16 +226,11 @@ Result<MachineImage> Machine::save() {
     VMM_ASSIGN(image.vcpus.emplace_back(), vcpu->paused());
   }
   VMM_ASSIGN(image.chips, accelerator_->save_chips());
-  ByteWriter devices;
-  serial_->save(devices);
-  rtc_->save(devices);
-  devices.put(power_->enable());
-  firmware_config_->save(devices);
-  image.devices = devices.take();
+  image.devices = save_devices();
   return image;
 }
 
-Result<void> Machine::snapshot(WholeFile file, AfterSnapshot then) {
+Result<MachineImage> Machine::pause() {
   if (!virtio_.empty())
     return usage_error("cannot save a guest with virtio devices: a part of their state is in other processes",
                        "save a guest that has no such devices");
@@ -329,10 +238,20 @@ Result<void> Machine::snapshot(WholeFile file, AfterSnapshot then) {
     return usage_error("cannot save this guest: it has used the uncore's counters, which a snapshot does not include",
                        "save a guest that runs without --bare-metal");
   for (auto& vcpu : vcpus_) vcpu->pause();
-  const auto image = save();
-  const auto written = image ? write_snapshot(std::move(file), *image, memory_) : Failure{image.error()};
-  if (written && then == AfterSnapshot::stop) request_stop(StopReason::user);
+  auto image = save();
+  if (!image) resume();
+  return image;
+}
+
+void Machine::resume() {
   for (auto& vcpu : vcpus_) vcpu->resume();
+}
+
+Result<void> Machine::snapshot(WholeFile file, AfterSnapshot then) {
+  VMM_ASSIGN(const MachineImage image, pause());
+  const auto written = write_snapshot(std::move(file), image, memory_);
+  if (written && then == AfterSnapshot::stop) request_stop(StopReason::user);
+  resume();
   return written;
 }
 
@@ -343,6 +262,7 @@ void Machine::request_stop(StopReason reason) {
       return;
     }
     reason_ = reason;
+    stops_ = true;
   }
   for (virtio::PciDevice* const device : virtio_) device->cancel();
   for (auto& vcpu : vcpus_) {
@@ -389,6 +309,7 @@ MachineStatistics Machine::statistics() {
   all.machine = {{"uptime_ms", static_cast<std::uint64_t>(milliseconds)},
                  {"memory.bytes", memory_.bytes()},
                  {"ports.unclaimed", ports_.unclaimed()},
+                 {"log.held_back", log_->held_back()},
                  {"uncore.unserved_selects", uncore_ ? uncore_->unserved_selects() : 0}};
   for (auto& vcpu : vcpus_) {
     all.vcpus.push_back(vcpu->statistics());

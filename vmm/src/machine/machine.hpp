@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "devices/chipset.hpp"
-#include "devices/firmware_config.hpp"
 #include "devices/pci_bus.hpp"
 #include "devices/port_bus.hpp"
-#include "devices/rtc.hpp"
 #include "devices/serial16550.hpp"
 #include "devices/stop_requests.hpp"
+#include "devices/test_device.hpp"
 #include "machine/accelerator.hpp"
 #include "machine/config.hpp"
+#include "machine/load_guest.hpp"
 #include "machine/statistics.hpp"
 #include "machine/vcpu_thread.hpp"
 #include "memory/guest_memory.hpp"
@@ -37,21 +37,23 @@ class Machine final : public StopRequests {
   struct Hooks {
     Serial16550::Output console;  ///< Each byte that the guest sends on COM1; called on vCPU threads, one at a time.
     std::function<void()> stop_requested;  ///< Once, on any thread, when the machine is about to stop. May be empty.
-    /// On a vCPU's thread: the vCPU has run for MachineConfig::most_ticks, and waits. Empty: the machine stops
+    /// On a vCPU's thread: the vCPU has run for MachineConfig::max_ticks, and waits. Empty: the machine stops
     /// (StopReason::user).
     std::function<void()> time_up{};
     /// On each vCPU's thread, before the guest's first instruction: drops privileges of the thread that a guest does
     /// not need. A failure ends the machine. May be empty.
     std::function<Result<void>()> confine_vcpu{};
+    /// Makes each vCPU's access to the host's counters, on its thread. Empty: the thread opens events itself.
+    PerfHostFactory perf_hosts{};
     /// Makes the virtio devices, which are put on a PCI bus. The memory, which outlives them, can be shared with other
     /// processes. Empty: no bus.
     using DeviceFactory = std::function<Result<std::vector<std::unique_ptr<virtio::Device>>>(const GuestMemory&)>;
     DeviceFactory make_devices{};
   };
 
-  /// Settles what the configuration leaves open (machine/settle.hpp), and logs that to `log` as LogLevel::info; checks
-  /// the configuration, loads the kernel and makes the processors. `log` must outlive the machine.
-  /// Fails with kind usage for what the user can change, kind host for what this host cannot do.
+  /// Chooses what the configuration leaves open (machine/automatic.hpp), and logs that to `log` as LogLevel::info;
+  /// checks the configuration, loads the kernel and makes the processors. `log` must outlive the machine. Fails with
+  /// kind usage for what the user can change, kind host for what this host cannot do.
   static Result<std::unique_ptr<Machine>> create(const MachineConfig& given, Hooks hooks, Log& log);
   ~Machine() override;
   Machine(const Machine&) = delete;
@@ -72,6 +74,10 @@ class Machine final : public StopRequests {
   /// is complete, stops them there (StopReason::user). Not on a vCPU's thread. Cost: the time to write the guest's
   /// memory, all of it visible to the guest.
   Result<void> snapshot(WholeFile file, AfterSnapshot then = AfterSnapshot::go_on);
+  /// The parts of snapshot(), for a caller that lets another thread write: pauses every vCPU, and returns what
+  /// write_snapshot() takes beside memory(). Unless it fails, resume() must follow.
+  Result<MachineImage> pause();
+  void resume();
   /// Waits until every vCPU has stopped, and says why. After start(), once.
   StopReason wait();
   /// The reason of the stop; empty while the machine runs.
@@ -90,10 +96,12 @@ class Machine final : public StopRequests {
   Machine(GuestMemory memory, Hooks hooks, Log& log);
   void add_devices(const MachineConfig& config);
   void add_virtio(std::vector<std::unique_ptr<virtio::Device>> devices);
-  Result<void> add_vcpus(const MachineConfig& config, const ResolvedConfig& resolved, const StartRegisters& start,
+  Result<void> add_vcpus(const MachineConfig& config, const ResolvedConfig& resolved, const LoadedGuest& loaded,
                          const MachineImage* image);
   Result<MachineImage> save();
   Result<void> restore(const MachineImage& image);
+  Bytes save_devices();
+  Result<void> restore_devices(std::span<const std::byte> image);
   void fail(Error error);
 
   GuestMemory memory_;
@@ -104,22 +112,21 @@ class Machine final : public StopRequests {
   std::unique_ptr<Accelerator> accelerator_;
   PortBus ports_;
   std::unique_ptr<InterruptLine> serial_line_;
-  std::unique_ptr<Serial16550> serial_;
-  Rtc* rtc_{};                         ///< In devices_.
-  AcpiPower* power_{};                 ///< In devices_.
-  FirmwareConfig* firmware_config_{};  ///< In devices_.
+  Serial16550* serial_{};  ///< COM1, in devices_.
   std::vector<std::unique_ptr<PortDevice>> devices_;
   PciBus pci_;
+  TestMemory test_memory_{pci_};
   std::vector<virtio::PciDevice*> virtio_;  ///< In pci_.
   std::atomic<bool> attention_{};           ///< One of these has asked for attend().
   MachineImage made_as_;                    ///< The part of the configuration that a snapshot stores.
   std::unique_ptr<PackageUncore> uncore_;
-  SharedCaches caches_;
+  std::unique_ptr<SharedCaches> caches_;
   std::vector<std::unique_ptr<VcpuThread>> vcpus_;
   std::chrono::steady_clock::time_point started_{};
 
   mutable std::mutex mutex_;
   std::optional<StopReason> reason_;  ///< Under mutex_.
+  std::atomic<bool> stops_{};         ///< There is a reason.
   std::optional<Error> failure_;      ///< Under mutex_.
 };
 

@@ -2,19 +2,20 @@
 #include <fmt/ranges.h>
 
 #include "machine/accelerator.hpp"
+#include "model/clocks.hpp"
 #include "model/guest_cpuid.hpp"
 #include "model/model.hpp"
 #include "processor/guest_features.hpp"
-#include "soft/soft_port.hpp"
-#include "vpmu/bits.hpp"
+#include "soft/soft_backend.hpp"
+#include "soft/soft_board.hpp"
+#include "support/x86.hpp"
+#include "vpmu/msr.hpp"
 
 namespace vmm {
 namespace {
 
-using vpmu::bit;
-
 /// After reset: the APIC is enabled; and the boot processor's flag. SDM 3A figure 10-5.
-constexpr std::uint64_t apic_base_after_reset = 0xFEE0'0000 | bit(11), apic_base_boot = bit(8);
+constexpr std::uint64_t apic_base_after_reset = x86::apic_base::base_after_reset | x86::apic_base::EN::mask;
 
 class SoftProcessor final : public Processor {
  public:
@@ -24,14 +25,14 @@ class SoftProcessor final : public Processor {
     SoftBoard& board;
     MmioDevices& mmio;
     const MachineModel& model;
-    std::uint64_t most_ticks;
+    std::uint64_t max_ticks;
     vpmu::exec::Compiling compiling;
     Log& log;
   };
   SoftProcessor(const Parts& parts, CpuidTable cpuid, unsigned id) : parts_{parts}, cpuid_{std::move(cpuid)}, id_{id} {}
   Result<void> start_at(const StartRegisters& start) override {
     kvm_sregs reset{};
-    reset.apic_base = apic_base_after_reset | apic_base_boot;
+    reset.apic_base = apic_base_after_reset | x86::apic_base::BSP::mask;
     return make({.id = id_, .sregs = start_sregs(reset, start.mode), .regs = start_registers(start)});
   }
   /// For a processor that waits until another one starts it.
@@ -40,32 +41,34 @@ class SoftProcessor final : public Processor {
     reset.apic_base = apic_base_after_reset;
     return make({.id = id_, .waits_for_start = true, .sregs = reset});
   }
-  Result<VcpuPort*> open() override { return port_.get(); }
+  Result<VcpuBackend*> open() override { return backend_.get(); }
   void close() override { parts_.board.turns.leave(id_); }
   void kicked() override { parts_.board.turns.kicked(id_); }
   void let_go() override { parts_.board.turns.let_go(id_); }
-  [[nodiscard]] volatile std::uint8_t* kick_flag() override { return port_->kick_target(); }
-  [[nodiscard]] TimerFactory timers() override { return port_->timers(); }
-  Result<Bytes> save() override { return port_->save(); }
-  Result<void> restore(std::span<const std::byte> image) override { return port_->restore(image); }
+  [[nodiscard]] volatile std::uint8_t* kick_flag() override { return backend_->kick_target(); }
+  [[nodiscard]] TimerFactory timers() override { return backend_->timers(); }
+  Result<Bytes> save() override { return backend_->save(); }
+  Result<void> restore(std::span<const std::byte> image) override { return backend_->restore(image); }
   void written(vpmu::GuestPhysical page) {
-    if (port_ != nullptr) port_->written(page);
+    if (backend_ != nullptr) backend_->written(page);
   }
 
  private:
   Result<void> make(SoftStart start) {
+    start.tsc_khz = nominal_tsc_khz(parts_.model);
     start.compiling = parts_.compiling;
     start.log = &parts_.log;
     start.devices = &parts_.mmio;
-    port_ = std::make_unique<SoftPort>(parts_.memory, cpuid_, start, &parts_.board);
-    port_->stop_after(parts_.most_ticks);
-    return port_->set_msr(msr_bios_sign_id, bios_sign_id(parts_.model));
+    backend_ = std::make_unique<SoftBackend>(parts_.memory, cpuid_, start, &parts_.board);
+    backend_->stop_after(parts_.max_ticks);
+    VMM_TRY(backend_->set_msr(vpmu::msr::MSR_PLATFORM_INFO.value(), platform_info(parts_.model, start.tsc_khz)));
+    return backend_->set_msr(vpmu::msr::IA32_BIOS_SIGN_ID.value(), bios_sign_id(parts_.model));
   }
 
   Parts parts_;
   CpuidTable cpuid_;
   unsigned id_;
-  std::unique_ptr<SoftPort> port_;
+  std::unique_ptr<SoftBackend> backend_;
 };
 
 /// Sends messages to the I/O APIC object, from which the processors take them.
@@ -98,12 +101,12 @@ class SoftAccelerator final : public Accelerator {
         epoch_{needs.config.epoch},
         restores_{!needs.config.restore.empty()},
         log_{&needs.log},
-        board_{&io_apic_, needs.config.schedule.value_or(Schedule{})},
+        board_{&io_apic_, needs.config.schedule.value_or(Schedule{}), threads_per_core_},
         parts_{.memory = needs.linear,
                .board = board_,
                .mmio = needs.mmio,
                .model = *model_,
-               .most_ticks = needs.config.most_ticks,
+               .max_ticks = needs.config.max_ticks,
                .compiling = needs.config.source_options.compiling,
                .log = needs.log} {}
 
@@ -112,9 +115,10 @@ class SoftAccelerator final : public Accelerator {
     const CpuidRequest request{.model = *model_,
                                .supported = supported,
                                .tsc_deadline = true,
-                               .tsc_hz = SoftPort::default_tsc_khz * 1000,
+                               .tsc_hz = nominal_tsc_khz(*model_) * 1000,
                                .cpus = cpus_,
                                .bare_metal = bare_metal_,
+                               .counts_performance = true,
                                .threads_per_core = threads_per_core_};
     if (id == 0) tell_of_lost_features();
     auto processor = std::make_unique<SoftProcessor>(parts_, guest_cpuid(request, id), id);
@@ -122,13 +126,17 @@ class SoftAccelerator final : public Accelerator {
     processors_.push_back(processor.get());
     return processor;
   }
+  [[nodiscard]] std::optional<std::uint64_t> untold_tsc_khz() const override {
+    const std::uint64_t khz = nominal_tsc_khz(*model_);
+    return crystal_ratio(*model_, khz * 1000) ? std::nullopt : std::optional{khz};
+  }
   Result<void> set_line(std::uint32_t gsi, LineLevel level) override {
     io_apic_.set_line(gsi, level);
     return {};
   }
   [[nodiscard]] DeviceWires& wires() override { return wires_; }
   [[nodiscard]] std::time_t time_of_day() const override {
-    return epoch_ + static_cast<std::time_t>(board_.clock.now() / (SoftPort::default_tsc_khz * 1000));
+    return epoch_ + static_cast<std::time_t>(board_.clock.now() / (nominal_tsc_khz(*model_) * 1000));
   }
   Result<Bytes> save_chips() override {
     ByteWriter out;
@@ -140,7 +148,7 @@ class SoftAccelerator final : public Accelerator {
   Result<void> restore_chips(std::span<const std::byte> image) override {
     ByteReader in{image};
     const auto clock = in.get<MachineClock::Image>();
-    const auto turns = in.get<Turns::Image>();
+    const auto turns = in.get<RoundRobin::Image>();
     if (io_apic_.restore(in) && in.done() && board_.clock.restore(clock, board_.turns.processors()) &&
         board_.turns.restore(turns))
       return {};

@@ -18,7 +18,7 @@ void add_kicks(std::vector<Statistic>& counters, const KickWatch& watch) {
   counters.push_back({"vcpu.late_kicks", late.kicks});
   counters.push_back(
       {"vcpu.longest_kick_us",
-       static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(late.longest).count())});
+       static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(late.max).count())});
 }
 
 std::string to_json(const MachineStatistics& statistics) {

@@ -19,7 +19,7 @@ struct VcpuStatistics {
   std::vector<Statistic> counters;
 };
 
-/// Adds "vcpu.late_kicks" and "vcpu.longest_kick_us".
+/// Adds "vcpu.late_kicks" and "vcpu.max_kick_us".
 void add_kicks(std::vector<Statistic>& counters, const KickWatch& watch);
 
 /// All counters of a machine at one moment; vCPUs are read one after the other.

@@ -49,8 +49,8 @@ VcpuThread::~VcpuThread() {
 
 void VcpuThread::start() {
   const std::scoped_lock lock{mutex_};
+  thread_ = std::thread{[this] { thread_main(); }};  // may throw
   running_ = true;
-  thread_ = std::thread{[this] { thread_main(); }};
 }
 
 void VcpuThread::kick_if_running() {
@@ -94,7 +94,7 @@ void VcpuThread::thread_main() {
 }
 
 /// Starts the vCPU, or restores it from the image.
-Result<std::unique_ptr<GuestVcpu>> VcpuThread::begin(VcpuPort*& port) {
+Result<std::unique_ptr<GuestVcpu>> VcpuThread::begin(VcpuBackend*& backend) {
   const Bytes image = std::exchange(image_, {});
   ByteReader in{image};
   const auto processor = in.get_run();
@@ -103,8 +103,8 @@ Result<std::unique_ptr<GuestVcpu>> VcpuThread::begin(VcpuPort*& port) {
   if (restores && !in.done())
     return usage_error(fmt::format("the snapshot's vCPU {} is cut short", id_), version_advice);
   if (restores) VMM_TRY(processor_->restore(processor));
-  VMM_ASSIGN(port, processor_->open());
-  VMM_ASSIGN(auto vcpu, make_(*port));
+  VMM_ASSIGN(backend, processor_->open());
+  VMM_ASSIGN(auto vcpu, make_(*backend));
   if (restores) VMM_TRY(vcpu->restore(pmu));
   return vcpu;
 }
@@ -120,6 +120,7 @@ Result<Bytes> VcpuThread::save(GuestVcpu& vcpu) {
 
 void VcpuThread::rest(GuestVcpu& vcpu) {
   auto saved = save(vcpu);
+  publish(vcpu);
   processor_->let_go();
   std::unique_lock lock{mutex_};
   paused_ = std::move(saved);
@@ -154,8 +155,8 @@ void VcpuThread::resume() {
 }
 
 Result<void> VcpuThread::run_guest() {
-  VcpuPort* port = nullptr;
-  VMM_ASSIGN(const auto vcpu, begin(port));
+  VcpuBackend* backend = nullptr;
+  VMM_ASSIGN(const auto vcpu, begin(backend));
   if (services_.confine) VMM_TRY(services_.confine());
   Result<void> result{};
   kick_watch_.forget();
@@ -173,15 +174,17 @@ Result<void> VcpuThread::run_guest() {
     if (stop_) break;
     auto exit = vcpu->run();
     completed = exit && (std::holds_alternative<Interrupted>(*exit) || std::holds_alternative<TimeUp>(*exit));
-    result = exit ? answer(*port, *exit) : Failure{std::move(exit).error()};
+    result = exit ? answer(*backend, *exit) : Failure{std::move(exit).error()};
   }
   processor_->let_go();  // taking this vCPU down takes time
   publish(*vcpu);
   return result;
 }
 
-Result<void> VcpuThread::answer(VcpuPort& port, const Exit& exit) {
-  const auto cannot_go_on = [&](const std::string& what) -> Result<void> { return Failure{exit_failure(port, what)}; };
+Result<void> VcpuThread::answer(VcpuBackend& backend, const Exit& exit) {
+  const auto cannot_go_on = [&](const std::string& what) -> Result<void> {
+    return Failure{exit_failure(backend, what)};
+  };
   return std::visit(
       overload{
           [&](const PortRead& access) -> Result<void> {
@@ -243,9 +246,9 @@ Result<void> VcpuThread::answer(VcpuPort& port, const Exit& exit) {
       exit);
 }
 
-Error VcpuThread::exit_failure(VcpuPort& port, const std::string& what) {
+Error VcpuThread::exit_failure(VcpuBackend& backend, const std::string& what) {
   ++exits_.other;
-  const auto regs = port.regs();
+  const auto regs = backend.regs();
   const std::uint64_t rip = regs ? regs->rip : 0;
   return Error{.kind = ErrorKind::host,
                .what = fmt::format("vCPU {} stopped at RIP {:#x}: {}", id_, rip, what),
@@ -273,7 +276,7 @@ void VcpuThread::serve_statistics(const GuestVcpu& vcpu) {
 VcpuStatistics VcpuThread::statistics() {
   constexpr std::chrono::seconds patience{1};
   std::unique_lock lock{mutex_};
-  if (running_) {
+  if (running_ && !paused_) {
     const auto before = publications_;
     statistics_wanted_ = true;
     kick_out();

@@ -17,9 +17,9 @@
 #include "machine/statistics.hpp"
 #include "memory/linear.hpp"
 #include "support/log.hpp"
+#include "vcpu/backend.hpp"
 #include "vcpu/guest_vcpu.hpp"
 #include "vcpu/kick_watch.hpp"
-#include "vcpu/port.hpp"
 
 namespace vmm {
 
@@ -38,7 +38,7 @@ struct VcpuServices {
 };
 
 /// Makes the vCPU with its PMU, on its thread.
-using GuestVcpuFactory = std::function<Result<std::unique_ptr<GuestVcpu>>(VcpuPort&)>;
+using GuestVcpuFactory = std::function<Result<std::unique_ptr<GuestVcpu>>(VcpuBackend&)>;
 
 /// One vCPU and the thread that runs it, from start() to the machine's stop.
 class VcpuThread {
@@ -79,11 +79,11 @@ class VcpuThread {
   void thread_main();
   Result<void> run_guest();
   /// Handles an exit that is not the PMU's; fails if the vCPU cannot continue.
-  Result<void> answer(VcpuPort& port, const Exit& exit);
-  [[nodiscard]] Error exit_failure(VcpuPort& port, const std::string& what);
+  Result<void> answer(VcpuBackend& backend, const Exit& exit);
+  [[nodiscard]] Error exit_failure(VcpuBackend& backend, const std::string& what);
   Result<Bytes> save(GuestVcpu& vcpu);
   void rest(GuestVcpu& vcpu);
-  Result<std::unique_ptr<GuestVcpu>> begin(VcpuPort*& port);
+  Result<std::unique_ptr<GuestVcpu>> begin(VcpuBackend*& backend);
   void publish(const GuestVcpu& vcpu);
   void wait_until_asked();
   void serve_statistics(const GuestVcpu& vcpu);

@@ -1,7 +1,7 @@
 #pragma once
 #include <vector>
 
-#include "exec/platform.hpp"
+#include "exec/state/platform.hpp"
 #include "memory/linear.hpp"
 
 namespace vmm {

@@ -17,7 +17,7 @@ constexpr std::uint64_t huge_page = 2ULL << 20U;
 }  // namespace
 
 Result<GuestMemory> GuestMemory::create(std::uint64_t bytes, GuestBacking backing) {
-  if (bytes < least || bytes > most || bytes % vpmu::page_size != 0) {
+  if (bytes < min_bytes || bytes > max_bytes || bytes % vpmu::page_size != 0) {
     return usage_error(fmt::format("bad memory size of {} bytes", bytes),
                        "give a multiple of 4 KiB from 16M to 256G, for example --memory 512M");
   }

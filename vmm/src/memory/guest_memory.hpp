@@ -33,8 +33,8 @@ class GuestMemory {
   /// Where RAM below 4 GiB ends.
   static constexpr std::uint64_t hole_first = 3ULL << 30U;
   static constexpr std::uint64_t hole_end = 4ULL << 30U;
-  static constexpr std::uint64_t least = 16ULL << 20U;
-  static constexpr std::uint64_t most = 1ULL << 38U;
+  static constexpr std::uint64_t min_bytes = 16ULL << 20U;
+  static constexpr std::uint64_t max_bytes = 1ULL << 38U;
 
   /// Reserves `bytes` of RAM, a multiple of 4 KiB in least .. most. Pages take host memory when first touched.
   /// Fails with kind usage on a bad size, kind host when the host refuses.

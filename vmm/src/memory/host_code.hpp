@@ -2,7 +2,7 @@
 #include <cstddef>
 #include <span>
 
-#include "exec/platform.hpp"
+#include "exec/state/platform.hpp"
 #include "kvm/fd.hpp"
 
 namespace vmm {

@@ -14,8 +14,6 @@ using vpmu::GuestLinear;
 using vpmu::GuestPhysical;
 using vpmu::PagingAccess;
 
-GuestPhysical page_of(GuestPhysical at) { return GuestPhysical{at.value() & ~(vpmu::page_size - 1)}; }
-
 /// Page-table words whose changes are reported to the dirty-page log.
 class LoggedWords final : public vpmu::PhysicalWords {
  public:
@@ -55,7 +53,7 @@ struct Piece {
 template <class Use>
 AccessResult for_each_piece(const vpmu::PagingState& state, vpmu::PhysicalWords& words, GuestLinear at,
                             std::uint64_t size, Manner manner, Use use) {
-  if (size > LinearMemory::most_bytes) return not_memory(at);
+  if (size > LinearMemory::max_bytes) return not_memory(at);
   for (std::uint64_t done = 0; done < size;) {
     const GuestLinear here = at + done;
     const vpmu::Walk walk = vpmu::translate(state, words, here, manner.access, manner.privilege, manner.accessed_dirty);

@@ -24,7 +24,7 @@ using DirtyPageLog = std::function<void(vpmu::GuestPhysical page)>;
 class LinearMemory {
  public:
   /// More than any one access of ours needs; a longer one fails. Bounds the work that a guest can ask for.
-  static constexpr std::uint64_t most_bytes = 1 << 20;
+  static constexpr std::uint64_t max_bytes = 1 << 20;
 
   /// `memory` must outlive this object.
   explicit LinearMemory(PhysicalMemory& memory, DirtyPageLog log = {}) : memory_{memory}, log_{std::move(log)} {}

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "model/clocks.hpp"
+#include "support/x86.hpp"
 #include "vpmu/bits.hpp"
 #include "vpmu/cpuid.hpp"
 
@@ -25,15 +27,13 @@ using L1_D_HTT = Bits<28>;
 using L7_B_AVX2 = Bits<5>;
 using L7_B_TSC_ADJUST = Bits<1>;
 constexpr std::uint32_t l6_a_arat = Bits<2>::mask;
+constexpr std::uint32_t l6_c_aperf_mperf = Bits<0>::mask;
 constexpr std::uint32_t l80000007_d_invariant_tsc = Bits<8>::mask;
-constexpr std::uint32_t xcr0_legacy = 0x3;  // x87, SSE
-constexpr std::uint32_t xcr0_avx = 0x4;
+constexpr std::uint32_t xcr0_legacy = x86::xcr0::x87::mask | x86::xcr0::SSE::mask;
 
-constexpr std::uint32_t last_basic_leaf = 0x16;
+constexpr std::uint32_t clocks_leaf = 0x16;
 constexpr std::uint32_t last_extended_leaf = 0x80000008;
 constexpr std::uint32_t hypervisor_leaf = 0x40000000;
-/// A single processor has the ids of a core with two threads, so that software that looks at the topology finds SMT.
-constexpr unsigned least_ids = 2;
 constexpr std::uint32_t cache_line = 64;
 constexpr std::uint32_t linear_bits = 48;
 
@@ -57,7 +57,7 @@ class Builder {
     // KVM implements TSC_ADJUST itself, so it always works. Without it Linux checks the TSC against other clocks. Our
     // guests have only the timer's tick, which lags on a busy host, and Linux would stop using the TSC.
     leaf_7_.ebx |= L7_B_TSC_ADJUST::mask & (request_.bare_metal ? model_.features.leaf_7_ebx : ~std::uint32_t{0});
-    if (!L1_C_XSAVE::test(leaf_1_ecx_) || (host_.get(0xD).eax & xcr0_avx) == 0) {
+    if (!L1_C_XSAVE::test(leaf_1_ecx_) || !x86::xcr0::AVX::test(host_.get(0xD).eax)) {
       leaf_1_ecx_ &= ~l1_c_needs_avx;
     }
     if (!L1_C_AVX_FAMILY::test(leaf_1_ecx_)) {
@@ -79,12 +79,14 @@ class Builder {
   }
 
  private:
-  /// The logical processor ids of the package, a power of two.
-  [[nodiscard]] std::uint32_t ids() const { return std::bit_ceil(std::max(request_.cpus, least_ids)); }
+  /// The logical processor ids of the package, a power of two: those of whole cores.
+  [[nodiscard]] std::uint32_t ids() const { return std::bit_ceil(std::max(request_.cpus, request_.threads_per_core)); }
 
   void identity() {
     const Signature intel{"GenuineIntel"};
-    table_.add(0, {.eax = last_basic_leaf, .ebx = intel.words[0], .ecx = intel.words[2], .edx = intel.words[1]});
+    const std::uint32_t last =
+        request_.always_tells_clocks ? std::max(model_.last_leaf, clocks_leaf) : model_.last_leaf;
+    table_.add(0, {.eax = last, .ebx = intel.words[0], .ecx = intel.words[2], .edx = intel.words[1]});
     table_.add(2, model_.leaf_2);
   }
 
@@ -95,12 +97,14 @@ class Builder {
     if (request_.tsc_deadline) {
       ecx |= static_cast<std::uint32_t>(L1_C_TSC_DEADLINE::mask);
     }
-    const auto edx = (model_.features.leaf_1_edx & host_.get(1).edx) | vpmu::cpuid_01h_edx |
-                     static_cast<std::uint32_t>(L1_D_HTT::mask);
+    // HTT: the package has room for more than one. SDM 2A CPUID.
+    const auto htt = static_cast<std::uint32_t>(L1_D_HTT::mask);
+    const auto edx =
+        (((model_.features.leaf_1_edx & host_.get(1).edx) | vpmu::cpuid_01h_edx) & ~htt) | (ids() > 1 ? htt : 0);
     const std::uint32_t ebx = apic_id_ << 24U | ids() << 16U | cache_line / 8 << 8U;
     table_.add(1, {.eax = model_.signature, .ebx = ebx, .ecx = ecx, .edx = edx});
     table_.add(5, {});
-    table_.add(6, {.eax = l6_a_arat});
+    table_.add(6, {.eax = l6_a_arat, .ecx = request_.counts_performance ? l6_c_aperf_mperf : 0});
     table_.add_subleaf(7, 0,
                        {.eax = 0,
                         .ebx = leaf_7_.ebx,
@@ -146,7 +150,9 @@ class Builder {
     const std::uint32_t bytes = avx ? avx_area.ebx + avx_area.eax : legacy_and_header;
     // KVM keeps EBX in line with the guest's XCR0.
     table_.add_subleaf(0xD, 0,
-                       {.eax = avx ? xcr0_legacy | xcr0_avx : xcr0_legacy, .ebx = legacy_and_header, .ecx = bytes});
+                       {.eax = avx ? xcr0_legacy | static_cast<std::uint32_t>(x86::xcr0::AVX::mask) : xcr0_legacy,
+                        .ebx = legacy_and_header,
+                        .ecx = bytes});
     table_.add_subleaf(0xD, 1, {.eax = host_.get(0xD, 1).eax & model_.features.leaf_d_1_eax});
     if (avx) {
       table_.add_subleaf(0xD, 2, {.eax = avx_area.eax, .ebx = avx_area.ebx});
@@ -160,14 +166,14 @@ class Builder {
     table_.add(0xA, {.eax = leaf.eax, .ebx = leaf.ebx, .ecx = leaf.ecx, .edx = leaf.edx});
   }
 
-  // The crystal clock is the TSC, ratio 1 (2 if the frequency does not fit in ECX), because guests multiply EBX by the
-  // crystal's kHz in 32 bits.
+  // Leaf 16H in MHz: the base and highest frequencies, and the bus clock.
   void clocks() {
-    constexpr std::uint64_t most = 0xFFFFFFFF;
-    const std::uint32_t ratio = request_.tsc_hz > most ? 2 : 1;
-    table_.add(0x15, {.eax = 1, .ebx = ratio, .ecx = static_cast<std::uint32_t>(request_.tsc_hz / ratio)});
+    auto ratio = crystal_ratio(model_, request_.tsc_hz);
+    if (!ratio && request_.always_tells_clocks) ratio = tsc_as_crystal(request_.tsc_hz);
+    if (!ratio) return;
+    table_.add(0x15, {.eax = ratio->denominator, .ebx = ratio->numerator, .ecx = ratio->crystal_hz});
     const auto mhz = static_cast<std::uint32_t>(request_.tsc_hz / 1'000'000);
-    table_.add(0x16, {.eax = mhz, .ebx = mhz, .ecx = 100});
+    table_.add(clocks_leaf, {.eax = mhz, .ebx = mhz, .ecx = 100});
   }
 
   // KVM's signature, without which Linux does not trust x2APIC in a guest and falls back to emulated MMIO; but none of

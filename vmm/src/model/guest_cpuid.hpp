@@ -12,9 +12,13 @@ struct CpuidRequest {
   const CpuidTable& supported;  ///< What KVM can give on this host.
   bool tsc_deadline;            ///< KVM_CAP_TSC_DEADLINE_TIMER.
   std::uint64_t tsc_hz;
-  unsigned cpus;                 ///< Processors of the guest.
-  bool bare_metal{};             ///< CPUID.01H:ECX[31] is 0, and there is no hypervisor leaf.
-  unsigned threads_per_core{2};  ///< 1 or 2. The PMU of a core without SMT has more counters.
+  unsigned cpus;              ///< Processors of the guest.
+  bool bare_metal{};          ///< CPUID.01H:ECX[31] is 0, and there is no hypervisor leaf.
+  bool counts_performance{};  ///< The processor has IA32_APERF and IA32_MPERF.
+  /// Leaves 15H and 16H are there even if the model has neither: for guests of other VMMs, whose command line we do not
+  /// write, on machines that may have no timer to measure the TSC with. Their crystal is the TSC's clock.
+  bool always_tells_clocks{};
+  unsigned threads_per_core{1};  ///< 1 or 2. The PMU of a core without SMT has more counters.
 };
 
 /// CPUID of processor `apic_id`: the model as a guest sees it on any x86 host. Features are what the model has and KVM

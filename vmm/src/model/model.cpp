@@ -76,6 +76,7 @@ constexpr MachineModel nehalem{
     .leaf_2 = {.eax = 0x55035A01, .ebx = 0x00F0B2E4, .ecx = 0, .edx = 0x09CA212C},
     .caches = caches(4, 256, 8, 8 << 10, 16),
     .physical_bits = 36,
+    .last_leaf = 0xB,
 };
 constexpr MachineModel nehalem_ex = server(variant(nehalem, "nehalem-ex", 0x206E6, 0x0D, "Intel(R) Xeon(R) CPU X7560"),
                                            Generation::nehalem_ex, 44, caches(4, 256, 8, 24 << 10, 24));
@@ -99,6 +100,7 @@ constexpr MachineModel sandy_bridge = derive(westmere, [](MachineModel& m) {
   m.generation = Generation::sandy_bridge;
   m.features.leaf_1_ecx |= bits(26, 28);  // XSAVE AVX
   m.features.leaf_d_1_eax = bits(0);      // XSAVEOPT
+  m.last_leaf = 0xD;
   m.leaf_2 = {.eax = 0x76035A01, .ebx = 0x00F0B2FF, .ecx = 0, .edx = 0x00CA0000};
   m.caches = caches(8, 256, 8, 8 << 10, 16);
 });
@@ -136,6 +138,7 @@ constexpr MachineModel broadwell = derive(haswell, [](MachineModel& m) {
   m.features.leaf_7_ebx |= bits(18, 19, 20);  // RDSEED ADX SMAP
   m.features.leaf_80000001_ecx |= bits(8);    // PREFETCHW
   m.leaf_2.edx = 0x00C3'0000;
+  m.last_leaf = 0x14;
 });
 constexpr MachineModel broadwell_de =
     server(variant(broadwell, "broadwell-de", 0x50663, 0x700001C, "Intel(R) Xeon(R) CPU D-1540"),
@@ -147,7 +150,8 @@ constexpr MachineModel broadwell_ep =
 constexpr MachineModel skylake = derive(broadwell, [](MachineModel& m) {
   m = variant(m, "skylake", 0x506E3, 0xF0, "Intel(R) Core(TM) i7-6700 CPU");
   m.generation = Generation::skylake;
-  m.features.leaf_7_ebx |= bits(23);         // CLFLUSHOPT
+  m.features.leaf_7_ebx |= bits(23);  // CLFLUSHOPT
+  m.last_leaf = 0x16;
   m.features.leaf_d_1_eax |= bits(1, 2, 3);  // XSAVEC XGETBV_ECX1 XSAVES
   m.caches = caches(8, 256, 4, 8 << 10, 16);
 });

@@ -41,6 +41,7 @@ struct MachineModel {
   CpuidRegisters leaf_2;  ///< Cache descriptors.
   std::array<CacheShape, 4> caches;
   std::uint8_t physical_bits;  ///< Width of physical addresses.
+  std::uint32_t last_leaf;     ///< CPUID.0:EAX. With 15H or more, CPUID tells the clocks. SDM 2A CPUID.
 };
 
 /// The model's feature words, each in its leaf.
@@ -48,7 +49,6 @@ CpuidTable feature_table(const MachineModel& model);
 
 /// IA32_BIOS_SIGN_ID, and what a processor of the model has there: the microcode revision is in the upper half. SDM
 /// 3A 9.11.7.1.
-constexpr std::uint32_t msr_bios_sign_id = 0x8B;
 constexpr std::uint64_t bios_sign_id(const MachineModel& model) { return std::uint64_t{model.microcode} << 32U; }
 
 /// All models, oldest first.

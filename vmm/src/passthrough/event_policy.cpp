@@ -14,15 +14,15 @@
 namespace vmm {
 namespace {
 
-/// The largest file of events: most_events lines with some 3 KiB of comment for each.
-constexpr std::uint64_t most_policy_bytes = 1U << 20U;
+/// The largest file of events: max_events lines with some 3 KiB of comment for each.
+constexpr std::uint64_t max_policy_bytes = 1U << 20U;
 
 // From kernels newer than Debian 12's headers: KVM's api.rst, 4.120 KVM_SET_PMU_EVENT_FILTER.
 constexpr std::uint32_t cap_masked_events = 226;  // Linux 6.3
 constexpr std::uint32_t flag_masked_events = 1;
 
 /// SDM 3B table 18-1.
-const std::vector<std::uint16_t> architectural{0x003C, 0x013C, 0x00C0, 0x4F2E, 0x412E, 0x00C4, 0x00C5};
+const std::vector<std::uint16_t> architectural_codes{0x003C, 0x013C, 0x00C0, 0x4F2E, 0x412E, 0x00C4, 0x00C5};
 /// OFFCORE_RESPONSE of both MSRs, under the codes that it had until and since Alder Lake and Sapphire Rapids.
 const std::vector<std::uint16_t> off_core{0xB7, 0xBB, 0x2A, 0x2B};
 
@@ -54,8 +54,7 @@ std::string_view without_comment(std::string_view line) {
 
 Result<EventPolicy> read_file(const std::string& path) {
   const std::string choice = "give --events all, architectural, standard, or a file with lines like r00c0 and fixed 0";
-  VMM_ASSIGN(const auto bytes,
-             read_whole_file(path, {.what = "the event policy", .advice = choice}, most_policy_bytes));
+  VMM_ASSIGN(const auto bytes, read_whole_file(path, {.what = "the event policy", .advice = choice}, max_policy_bytes));
   std::istringstream file{std::string{reinterpret_cast<const char*>(bytes.data()), bytes.size()}};
   EventPolicy policy{.rule = EventPolicy::Rule::nothing_but};
   std::string line;
@@ -64,9 +63,9 @@ Result<EventPolicy> read_file(const std::string& path) {
     if (!text.empty() && !add(text, policy))
       return usage_error(fmt::format("{} line {}: \"{}\" is not an event", printable(path), number, printable(line)),
                          choice);
-    if (policy.events.size() > EventPolicy::most_events)
+    if (policy.events.size() > EventPolicy::max_events)
       return usage_error(
-          fmt::format("{} line {}: more than {} events", printable(path), number, EventPolicy::most_events),
+          fmt::format("{} line {}: more than {} events", printable(path), number, EventPolicy::max_events),
           "KVM takes no more; leave out some");
   }
   return policy;
@@ -94,7 +93,7 @@ Result<EventPolicy> read_event_policy(const std::string& name) {
   if (name == "all") return EventPolicy{};
   if (name == "architectural")
     return EventPolicy{
-        .rule = EventPolicy::Rule::nothing_but, .events = architectural, .fixed_counters = every_fixed_counter};
+        .rule = EventPolicy::Rule::nothing_but, .events = architectural_codes, .fixed_counters = every_fixed_counter};
   if (name == "standard") return EventPolicy{.rule = EventPolicy::Rule::everything_but, .events = off_core};
   return read_file(name);
 }

@@ -21,7 +21,7 @@ struct EventPolicy {
   std::uint32_t fixed_counters{};     ///< Bit n: fixed counter n.
   friend bool operator==(const EventPolicy&, const EventPolicy&) = default;
 
-  static constexpr std::size_t most_events = 300;  ///< KVM takes no more.
+  static constexpr std::size_t max_events = 300;  ///< KVM takes no more.
 };
 
 /// What `name` stands for: `all`; `architectural`, the events of SDM 3B table 18-1 and the fixed counters; `standard`,

@@ -9,13 +9,11 @@
 #include <fmt/format.h>
 
 #include "vpmu/bits.hpp"
+#include "vpmu/msr.hpp"
 
 namespace vmm {
 namespace {
 
-constexpr std::uint32_t msr_perf_capabilities = 0x345;
-constexpr std::uint32_t msr_pebs_enable = 0x3F1;
-constexpr std::uint32_t msr_ds_area = 0x600;
 // SDM 3B 18.8.1.1 and 17.4.8.1: the PEBS format is IA32_PERF_CAPABILITIES[11:8]; KVM never gives format 0.
 using PebsFormat = vpmu::Bits<11, 8>;
 using L1_C_DTES64 = vpmu::Bits<2>;
@@ -42,11 +40,11 @@ Result<KvmPmu> examine_kvm_pmu(const System& system) {
   VMM_ASSIGN(pmu.supported, system.supported_cpuid());
   pmu.host = host_of(pmu.supported);
   pmu.offered = (system.check(KVM_CAP_PMU_CAPABILITY) & KVM_PMU_CAP_DISABLE) != 0;
-  pmu.perf_capabilities = system.feature_msr(msr_perf_capabilities).value_or(0);
-  pmu.microcode = system.feature_msr(msr_bios_sign_id).value_or(0);
+  pmu.perf_capabilities = system.feature_msr(vpmu::msr::IA32_PERF_CAPABILITIES.value()).value_or(0);
+  pmu.microcode = system.feature_msr(vpmu::msr::IA32_BIOS_SIGN_ID.value()).value_or(0);
   VMM_ASSIGN(const auto saved, system.saved_msrs());
   const auto saves = [&](std::uint32_t index) { return std::ranges::find(saved, index) != saved.end(); };
-  pmu.saves_ds = saves(msr_pebs_enable) && saves(msr_ds_area);
+  pmu.saves_ds = saves(vpmu::msr::IA32_PEBS_ENABLE.value()) && saves(vpmu::msr::IA32_DS_AREA.value());
   return pmu;
 }
 

@@ -7,14 +7,13 @@
 
 #include "vpmu/bits.hpp"
 #include "vpmu/generation.hpp"
+#include "vpmu/msr.hpp"
 
 namespace vmm {
 namespace {
 
 using vpmu::Bits;
 
-constexpr std::uint32_t msr_perf_capabilities = 0x345;
-constexpr std::uint32_t msr_misc_enable = 0x1A0;
 // SDM 4 table 2-2: IA32_MISC_ENABLE.
 constexpr std::uint64_t fast_strings = Bits<0>::mask, perfmon_available = Bits<7>::mask;
 using MiscEnablePebsUnavailable = Bits<12>;
@@ -113,11 +112,11 @@ Result<void> PassThrough::prepare(Vcpu& vcpu) const {
   if ((pmu_.supported.get(1).ecx & l1_c_pdcm) != 0) {
     const std::uint64_t capabilities =
         pmu_.pebs() ? pmu_.perf_capabilities : pmu_.perf_capabilities & ~capabilities_of_pebs;
-    VMM_TRY(vcpu.set_msr(msr_perf_capabilities, capabilities));
+    VMM_TRY(vcpu.set_msr(vpmu::msr::IA32_PERF_CAPABILITIES.value(), capabilities));
   }
-  VMM_ASSIGN(const std::uint64_t before, vcpu.msr(msr_misc_enable));
+  VMM_ASSIGN(const std::uint64_t before, vcpu.msr(vpmu::msr::IA32_MISC_ENABLE.value()));
   const std::uint64_t unavailable = MiscEnablePebsUnavailable::mask, with = before | fast_strings | perfmon_available;
-  return vcpu.set_msr(msr_misc_enable, pmu_.pebs() ? with & ~unavailable : with | unavailable);
+  return vcpu.set_msr(vpmu::msr::IA32_MISC_ENABLE.value(), pmu_.pebs() ? with & ~unavailable : with | unavailable);
 }
 
 std::string PassThrough::lacks() const {

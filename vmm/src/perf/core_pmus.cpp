@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::array kinds{"cpu_core", "cpu_atom", "cpu_lowpower"};
 /// More than Linux can have (CONFIG_NR_CPUS).
-constexpr unsigned most_cpus = 65'536;
+constexpr unsigned max_online_cpus = 65'536;
 
 std::string first_line(const std::string& path) {
   std::ifstream file{path};
@@ -51,7 +51,7 @@ std::optional<std::set<unsigned>> parse_cpu_list(std::string_view text) {
     text.remove_prefix(std::min(part.size() + 1, text.size()));
     const auto first = number(part.substr(0, part.find('-')));
     const auto last = part.find('-') == std::string_view::npos ? first : number(part.substr(part.find('-') + 1));
-    if (!first || !last || *first > *last || *last >= most_cpus) return std::nullopt;
+    if (!first || !last || *first > *last || *last >= max_online_cpus) return std::nullopt;
     for (unsigned cpu = *first; cpu <= *last; ++cpu) cpus.insert(cpu);
   }
   return cpus;

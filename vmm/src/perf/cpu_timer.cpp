@@ -49,7 +49,7 @@ class MonotonicTimer {
   MonotonicTimer& operator=(const MonotonicTimer&) = delete;
   MonotonicTimer& operator=(MonotonicTimer&&) = delete;
 
-  Result<void> arm(nanoseconds after) { return set(std::max(after, CpuTimer::shortest())); }
+  Result<void> arm(nanoseconds after) { return set(std::max(after, CpuTimer::min())); }
   Result<void> disarm() { return set(nanoseconds{0}); }
 
  private:
@@ -96,7 +96,7 @@ class PerfCpuTimer final : public CpuTimer {
     attr.type = PERF_TYPE_SOFTWARE;
     attr.size = sizeof attr;
     attr.config = PERF_COUNT_SW_CPU_CLOCK;
-    attr.sample_period = static_cast<std::uint64_t>(shortest().count());
+    attr.sample_period = static_cast<std::uint64_t>(min().count());
     attr.disabled = 1;
     attr.wakeup_events = 1;
     Fd fd{static_cast<int>(::syscall(SYS_perf_event_open, &attr, 0, -1, -1, PERF_FLAG_FD_CLOEXEC))};
@@ -110,7 +110,7 @@ class PerfCpuTimer final : public CpuTimer {
   }
 
   Result<void> arm(nanoseconds after) override {
-    auto period = static_cast<std::uint64_t>(std::max(after, shortest()).count());
+    auto period = static_cast<std::uint64_t>(std::max(after, min()).count());
     if (::ioctl(fd_.get(), PERF_EVENT_IOC_DISABLE, 0) != 0 || ::ioctl(fd_.get(), PERF_EVENT_IOC_PERIOD, &period) != 0 ||
         ::ioctl(fd_.get(), PERF_EVENT_IOC_REFRESH, 1) != 0)
       return host_error("arming the cpu-clock event", errno);

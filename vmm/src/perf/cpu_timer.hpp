@@ -25,7 +25,7 @@ class CpuTimer {
   [[nodiscard]] virtual std::chrono::nanoseconds now() const = 0;
   /// "perf cpu-clock" or "POSIX timer".
   [[nodiscard]] virtual std::string_view name() const = 0;
-  [[nodiscard]] static constexpr std::chrono::nanoseconds shortest() { return std::chrono::microseconds{10}; }
+  [[nodiscard]] static constexpr std::chrono::nanoseconds min() { return std::chrono::microseconds{10}; }
 
   /// A perf `cpu-clock` event on this thread, which stands still while the thread sleeps; if perf is not allowed, a
   /// POSIX timer, which may kick an idle vCPU needlessly. Fails only if neither is available.

@@ -11,10 +11,10 @@ namespace {
 __extension__ using wide = unsigned __int128;
 
 /// The kernel rotates multiplexed events every few milliseconds.
-constexpr std::uint64_t longest_wait_ns = 1'000'000'000;
+constexpr std::uint64_t max_wait_ns = 1'000'000'000;
 
 /// If a driver refuses a longer period than this, the reason is not its length.
-constexpr std::uint64_t longest_least_kick = 1 << 20;
+constexpr std::uint64_t max_min_kick = 1 << 20;
 
 }  // namespace
 
@@ -27,7 +27,7 @@ void HostCounter::count_part(const Part& part) {
   if (part == part_) return;
   part_ = part;
   rest_ = 0;
-  least_kick_ = 1;
+  min_kick_ = 1;
 }
 
 Result<void> HostCounter::start() {
@@ -54,7 +54,7 @@ Result<HostCounter::Taken> HostCounter::take() {
   const std::uint64_t enabled = now.enabled_ns - taken_.enabled_ns;
   const std::uint64_t running = now.running_ns - taken_.running_ns;
   if (running == 0 && enabled != 0 && counted == 0) {
-    if (enabled < longest_wait_ns) return Taken{.waits = true};
+    if (enabled < max_wait_ns) return Taken{.waits = true};
     starved_ = true;
     taken_ = now;
     return Taken{.unseen_ns = enabled};
@@ -87,11 +87,11 @@ Result<bool> HostCounter::kick_after(std::optional<std::uint64_t> events) {
   }
   const auto at = of_host ? std::optional{taken_.value + *of_host} : std::nullopt;
   if (at == kick_at_) return true;
-  if (events && *events < least_kick_) return false;
+  if (events && *events < min_kick_) return false;
   if (auto set = event_->set_period(of_host.value_or(no_period)); !set) {
-    const bool is_too_short = of_host && *of_host <= longest_least_kick && set.error().system_errno == EINVAL;
+    const bool is_too_short = of_host && *of_host <= max_min_kick && set.error().system_errno == EINVAL;
     if (!is_too_short) return Failure{std::move(set).error()};
-    least_kick_ = *events * 2;
+    min_kick_ = *events * 2;
     return false;
   }
   kick_at_ = at;

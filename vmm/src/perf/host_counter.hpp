@@ -46,10 +46,10 @@ class HostCounter {
   Result<bool> has_recovered();
 
   /// Kicks when so many events have been counted since the last take() or skip(); empty = never. False if the host's
-  /// driver refuses so short a period: least_kick() is longer from then on.
+  /// driver refuses so short a period: min_kick() is longer from then on.
   Result<bool> kick_after(std::optional<std::uint64_t> events);
   /// The shortest kick_after() that the host's driver may accept, as far as is known.
-  [[nodiscard]] std::uint64_t least_kick() const { return least_kick_; }
+  [[nodiscard]] std::uint64_t min_kick() const { return min_kick_; }
 
  private:
   HostCounter(std::unique_ptr<PerfEvent> event, const PerfEventSpec& spec) : event_{std::move(event)}, spec_{spec} {}
@@ -61,7 +61,7 @@ class HostCounter {
   Part part_;
   std::uint64_t rest_{};  ///< Host events, times part_.of, that do not make a whole event yet; less than part_.in.
   std::optional<std::uint64_t> kick_at_{};  ///< The event's value at which it kicks.
-  std::uint64_t least_kick_{1};
+  std::uint64_t min_kick_{1};
   bool starved_{};
 };
 

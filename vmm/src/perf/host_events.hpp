@@ -46,8 +46,8 @@ struct EventTranslation {
   };
   Match match{};
   HostEvent event{};
-  std::uint64_t of_tsc_khz{};  ///< Not 0: the guest's event counts a clock of so many kHz, the host's counts the TSC's.
-  std::string_view about;      ///< The host's event by name, or the reason for none.
+  vpmu::Frequency of_tsc{};  ///< Not 0: the guest's event counts a clock of that rate, the host's counts the TSC's.
+  std::string_view about;    ///< The host's event by name, or the reason for none.
 };
 
 /// The host's event for one of a guest of `guest`. A host of the same generation counts by the guest's own code;

@@ -41,10 +41,10 @@ class LinuxPerfEvent final : public PerfEvent {
   Fd fd_;
 };
 
-/// The CPUs on which the calling thread may run.
-Result<std::set<unsigned>> allowed_cpus() {
+/// The CPUs on which the thread may run.
+Result<std::set<unsigned>> allowed_cpus(pid_t thread) {
   std::array<unsigned long, 1024> words{};  // 65,536 CPUs
-  const long bytes = ::syscall(SYS_sched_getaffinity, 0, sizeof words, words.data());
+  const long bytes = ::syscall(SYS_sched_getaffinity, thread, sizeof words, words.data());
   if (bytes < 0) return host_error("sched_getaffinity", errno);
   std::set<unsigned> cpus;
   for (unsigned cpu = 0; cpu < static_cast<unsigned long>(bytes) * 8; ++cpu)
@@ -52,17 +52,23 @@ Result<std::set<unsigned>> allowed_cpus() {
   return cpus;
 }
 
+/// The PMU that counts for the thread on a hybrid host. Where a thread may run can change at any time.
+Result<std::optional<std::uint32_t>> type_of_pmu(const std::vector<CorePmu>& pmus, pid_t thread) {
+  if (pmus.empty()) return std::optional<std::uint32_t>{};
+  VMM_ASSIGN(const auto allowed, allowed_cpus(thread));
+  VMM_ASSIGN(const CorePmu* const pmu, choose_core_pmu(pmus, allowed));
+  return std::optional{pmu->type};
+}
+
 class LinuxPerfHost final : public PerfHost {
  public:
-  explicit LinuxPerfHost(std::vector<CorePmu> pmus) : pmus_{std::move(pmus)} {}
+  explicit LinuxPerfHost(EventOpener open) : open_{std::move(open)} {}
   [[nodiscard]] HostCpu cpu() const override { return this_host_cpu(); }
 
   Result<std::unique_ptr<PerfEvent>> open(const PerfEventSpec& spec) override {
-    VMM_ASSIGN(const auto type, type_of_pmu());
-    perf_event_attr attr = attributes_of(spec, type);
-    Fd fd{static_cast<int>(::syscall(SYS_perf_event_open, &attr, 0, -1, -1, PERF_FLAG_FD_CLOEXEC))};
-    if (!fd.valid()) return Failure{perf_open_error(errno, spec)};
-    const f_owner_ex owner{F_OWNER_TID, static_cast<pid_t>(::syscall(SYS_gettid))};
+    const auto thread = static_cast<pid_t>(::syscall(SYS_gettid));
+    VMM_ASSIGN(Fd fd, open_(spec, thread));
+    const f_owner_ex owner{F_OWNER_TID, thread};
     if (::fcntl(fd.get(), F_SETOWN_EX, &owner) != 0 || ::fcntl(fd.get(), F_SETSIG, kick_signal()) != 0 ||
         ::fcntl(fd.get(), F_SETFL, O_ASYNC) != 0)
       return host_error("fcntl of a perf event", errno);
@@ -73,22 +79,14 @@ class LinuxPerfHost final : public PerfHost {
     const volatile std::uint8_t never = 0;
     loop(iterations, &never);
   }
-  bool run_loop_until_kicked(std::uint64_t most) override {
+  bool run_loop_until_kicked(std::uint64_t max) override {
     volatile std::uint8_t kicked = 0;
     const KickTarget target{&kicked};
-    loop(most, &kicked);
+    loop(max, &kicked);
     return kicked != 0;
   }
 
  private:
-  // Where a thread may run can change at any time.
-  [[nodiscard]] Result<std::optional<std::uint32_t>> type_of_pmu() const {
-    if (pmus_.empty()) return std::optional<std::uint32_t>{};
-    VMM_ASSIGN(const auto allowed, allowed_cpus());
-    VMM_ASSIGN(const CorePmu* const pmu, choose_core_pmu(pmus_, allowed));
-    return std::optional{pmu->type};
-  }
-
   // Each iteration is loop_instructions and loop_branches.
   static void loop(std::uint64_t iterations, const volatile std::uint8_t* stop) {
     if (iterations == 0) return;
@@ -103,7 +101,7 @@ class LinuxPerfHost final : public PerfHost {
         : "cc", "memory");
   }
 
-  std::vector<CorePmu> pmus_;
+  EventOpener open_;
 };
 
 }  // namespace
@@ -125,14 +123,24 @@ perf_event_attr attributes_of(const PerfEventSpec& spec, std::optional<std::uint
   return attr;
 }
 
-std::unique_ptr<PerfHost> make_linux_perf_host(std::vector<CorePmu> pmus) {
-  return std::make_unique<LinuxPerfHost>(std::move(pmus));
+EventOpener linux_event_opener(std::vector<CorePmu> pmus) {
+  return [pmus = std::move(pmus)](const PerfEventSpec& spec, pid_t thread) -> Result<Fd> {
+    VMM_ASSIGN(const auto type, type_of_pmu(pmus, thread));
+    perf_event_attr attr = attributes_of(spec, type);
+    Fd fd{static_cast<int>(::syscall(SYS_perf_event_open, &attr, thread, -1, -1, PERF_FLAG_FD_CLOEXEC))};
+    if (!fd.valid()) return Failure{perf_open_error(errno, spec)};
+    return fd;
+  };
 }
 
-std::unique_ptr<PerfHost> make_linux_perf_host() { return make_linux_perf_host(read_core_pmus()); }
+std::unique_ptr<PerfHost> make_linux_perf_host_of(std::vector<CorePmu> pmus) {
+  return std::make_unique<LinuxPerfHost>(linux_event_opener(std::move(pmus)));
+}
 
-PerfHostFactory linux_perf_hosts() {
-  return [pmus = read_core_pmus()] { return make_linux_perf_host(pmus); };
+std::unique_ptr<PerfHost> make_linux_perf_host() { return make_linux_perf_host_of(read_core_pmus()); }
+
+PerfHostFactory linux_perf_hosts(EventOpener open) {
+  return [open = std::move(open)] { return std::make_unique<LinuxPerfHost>(open); };
 }
 
 }  // namespace vmm

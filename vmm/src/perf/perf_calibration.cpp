@@ -9,12 +9,12 @@ namespace {
 
 constexpr std::uint64_t iterations = 250'000;
 /// What may be counted besides a loop: system calls around it, and an instruction for each interrupt.
-constexpr std::uint64_t most_extra = 5'000;
+constexpr std::uint64_t max_extra = 5'000;
 constexpr unsigned kicks_tried = 32;
 constexpr std::uint64_t kick_period = 20'000;
 /// The shortest margins. No host is known to kick later: they are those of rr, which stops programs at exact places on
 /// many CPUs.
-constexpr std::uint64_t least_margin_intel = 128, least_margin_amd = 10'000;
+constexpr std::uint64_t min_margin_intel = 128, min_margin_amd = 10'000;
 
 constexpr auto use_another = "count by the source exact or clock";
 
@@ -46,7 +46,7 @@ Result<void> expect_count(PerfHost& host, vpmu::Counts counts, std::uint64_t eac
                                   counted.running_ns, counted.enabled_ns),
                       0, "stop other perf sessions, and the host's NMI watchdog (sysctl kernel.nmi_watchdog=0)");
   const std::uint64_t expected = each * iterations;
-  if (counted.value >= expected && counted.value <= expected + most_extra) return {};
+  if (counted.value >= expected && counted.value <= expected + max_extra) return {};
   return host_error(fmt::format("the host's PMU counts wrong: {} for a loop of {} {}", counted.value, expected, name),
                     0, use_another);
 }
@@ -89,13 +89,13 @@ Result<PerfCalibration> calibrate(PerfHost& host) {
   VMM_TRY(expect_count(host, vpmu::Counts::instructions, PerfHost::loop_instructions, "instructions"));
   VMM_TRY(expect_count(host, vpmu::Counts::branches, PerfHost::loop_branches, "branches"));
   VMM_TRY(expect_guest_only(host));
-  const std::uint64_t least = cpu.vendor == HostVendor::amd ? least_margin_amd : least_margin_intel;
+  const std::uint64_t min = cpu.vendor == HostVendor::amd ? min_margin_amd : min_margin_intel;
   PerfCalibration found{.is_nearest = cpu.vendor == HostVendor::amd};
   VMM_ASSIGN(found.late_instructions, latest_kick(host, vpmu::Counts::instructions));
   VMM_ASSIGN(found.late_cycles, latest_kick(host, vpmu::Counts::cycles));
-  found.lands = 2 * std::max(found.late_instructions, found.late_cycles) <= longest_margin;
-  found.margin_instructions = std::clamp(2 * found.late_instructions, least, longest_margin);
-  found.margin_cycles = std::clamp(2 * found.late_cycles, least, longest_margin);
+  found.lands = 2 * std::max(found.late_instructions, found.late_cycles) <= max_margin;
+  found.margin_instructions = std::clamp(2 * found.late_instructions, min, max_margin);
+  found.margin_cycles = std::clamp(2 * found.late_cycles, min, max_margin);
   return found;
 }
 

@@ -8,8 +8,8 @@ namespace vmm {
 
 /// What calibrate() has found out about a host's counters.
 struct PerfCalibration {
-  std::uint64_t late_instructions{};    ///< The latest kick, in instructions after the overflow that caused it,
-  std::uint64_t late_cycles{};          ///< and in cycles.
+  std::uint64_t late_instructions{};    ///< The latest kick, in instructions after the overflow that caused it.
+  std::uint64_t late_cycles{};          ///< The latest kick, in cycles after its overflow.
   std::uint64_t margin_instructions{};  ///< How long before an overflow the guest must be stopped so as not to miss it.
   std::uint64_t margin_cycles{};
   bool lands{};       ///< The margin is short enough to go through it instruction by instruction.
@@ -17,7 +17,7 @@ struct PerfCalibration {
 };
 
 /// The longest stretch before an overflow, in events, that the engine runs in place of the host.
-constexpr std::uint64_t longest_margin = 65'536;
+constexpr std::uint64_t max_margin = 65'536;
 
 /// Tests the calling thread's counters on loops of known length, in the host's user mode.
 /// Cost: some milliseconds.

@@ -52,7 +52,7 @@ class PerfHost {
   /// A loop of known length, for calibration.
   virtual void run_loop(std::uint64_t iterations) = 0;
   /// The same until somebody kicks the thread's vCPU. False when nobody did in `most` iterations.
-  virtual bool run_loop_until_kicked(std::uint64_t most) = 0;
+  virtual bool run_loop_until_kicked(std::uint64_t max) = 0;
 };
 
 /// Makes the calling thread's PerfHost: make_linux_perf_host, or a test's.
@@ -61,7 +61,5 @@ using PerfHostFactory = std::function<std::unique_ptr<PerfHost>()>;
 /// Opens events by perf_event_open. The kick handler must be installed (kvm/kick.hpp). Reads the host's PMUs from
 /// sysfs.
 std::unique_ptr<PerfHost> make_linux_perf_host();
-/// The same for threads in the jail: reads the host's PMUs now.
-PerfHostFactory linux_perf_hosts();
 
 }  // namespace vmm

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "pmu/power_msrs.hpp"
 #include "vpmu/msr.hpp"
 #include "vpmu/registers.hpp"
 
@@ -22,34 +23,38 @@ bool is_p6_counter(const vpmu::Pmu& pmu, vpmu::MsrIndex index) {
 
 void MsrRouter::unknown(std::uint32_t index, const char* what, const MsrReply& reply) {
   ++statistics_.unknown;
-  if (log_->first_time(fmt::format("{}:{:x}", what, index)))
-    log_->debug("guest {} of unknown MSR {:#x} answered with {}", what, index,
-                unknown_ == UnknownMsr::gp ? "#GP" : "0");
+  log_->once(LogLevel::debug, fmt::format("{}:{:x}", what, index), "guest {} of unknown MSR {:#x} answered with {}",
+             what, index, unknown_ == UnknownMsr::gp ? "#GP" : "0");
   reply.data = 0;
   reply.gp = unknown_ == UnknownMsr::gp ? 1 : 0;
 }
 
-MsrRouter::Place MsrRouter::find(std::uint32_t index) const {
+MsrRouter::Target MsrRouter::find(std::uint32_t index) const {
   const vpmu::MsrIndex msr{index};
   return {.index = msr, .core = pmu_->find(msr), .is_p6_counter = is_p6_counter(*pmu_, msr)};
 }
 
-vpmu::MsrReadResult MsrRouter::ask(const Place& place) {
-  if (place.is_p6_counter) return {.status = vpmu::MsrStatus::ok};
-  if (place.core.is_known() || uncore_.package == nullptr) return pmu_->rdmsr(place.core);
-  return uncore_.package->rdmsr(place.index, tsc_->read());
+vpmu::MsrReadResult MsrRouter::read_from(const Target& target) {
+  if (target.is_p6_counter) return {.status = vpmu::MsrStatus::ok};
+  if (target.core.is_known() || uncore_.package == nullptr) return pmu_->rdmsr(target.core);
+  const vpmu::MsrReadResult uncores = uncore_.package->rdmsr(target.index, tsc_->read());
+  if (uncores.status != vpmu::MsrStatus::unknown) return uncores;
+  return read_power_msr(pmu_->generation().generation, target.index.value(),
+                        {.tsc = tsc_->read(), .tsc_khz = backend_->tsc_khz()});
 }
 
-vpmu::MsrStatus MsrRouter::tell(const Place& place, std::uint64_t value) {
-  if (place.is_p6_counter) return vpmu::MsrStatus::ok;
-  if (place.core.is_known() || uncore_.package == nullptr) return pmu_->wrmsr(place.core, value);
-  return uncore_.package->wrmsr(uncore_.id, place.index, value, tsc_->read());
+vpmu::MsrStatus MsrRouter::write_to(const Target& target, std::uint64_t value) {
+  if (target.is_p6_counter) return vpmu::MsrStatus::ok;
+  if (target.core.is_known() || uncore_.package == nullptr) return pmu_->wrmsr(target.core, value);
+  const vpmu::MsrStatus uncores = uncore_.package->wrmsr(uncore_.id, target.index, value, tsc_->read());
+  if (uncores != vpmu::MsrStatus::unknown) return uncores;
+  return write_power_msr(pmu_->generation().generation, target.index.value());
 }
 
 void MsrRouter::read(const MsrRead& access) {
-  const Place place = find(access.index);
-  if (place.index == vpmu::msr::IA32_DEBUGCTL) note_cleared_btf();
-  const vpmu::MsrReadResult result = ask(place);
+  const Target target = find(access.index);
+  if (target.index == vpmu::msr::IA32_DEBUGCTL) note_cleared_btf();
+  const vpmu::MsrReadResult result = read_from(target);
   switch (result.status) {
     case vpmu::MsrStatus::ok:
       ++statistics_.pmu_reads;
@@ -63,16 +68,18 @@ void MsrRouter::read(const MsrRead& access) {
   }
 }
 
-bool MsrRouter::faults(const MsrWrite& access, const Place& place) const {
-  if (place.is_p6_counter) return false;
-  const bool is_uncores = !place.core.is_known() && uncore_.package != nullptr;
-  const vpmu::MsrStatus status = is_uncores ? uncore_.package->check_wrmsr(place.index, access.value)
-                                            : pmu_->check_wrmsr(place.core, access.value);
+bool MsrRouter::faults(const MsrWrite& access, const Target& target) const {
+  if (target.is_p6_counter) return false;
+  const bool is_uncores = !target.core.is_known() && uncore_.package != nullptr;
+  vpmu::MsrStatus status = is_uncores ? uncore_.package->check_wrmsr(target.index, access.value)
+                                      : pmu_->check_wrmsr(target.core, access.value);
+  if (is_uncores && status == vpmu::MsrStatus::unknown)
+    status = write_power_msr(pmu_->generation().generation, target.index.value());
   return status == vpmu::MsrStatus::gp || (status == vpmu::MsrStatus::unknown && unknown_ == UnknownMsr::gp);
 }
 
-void MsrRouter::write(const MsrWrite& access, const Place& place) {
-  switch (tell(place, access.value)) {
+void MsrRouter::write(const MsrWrite& access, const Target& target) {
+  switch (write_to(target, access.value)) {
     case vpmu::MsrStatus::ok: ++statistics_.pmu_writes; break;
     case vpmu::MsrStatus::gp:
       ++statistics_.faults;
@@ -80,7 +87,7 @@ void MsrRouter::write(const MsrWrite& access, const Place& place) {
       return;
     case vpmu::MsrStatus::unknown: unknown(access.index, "WRMSR", access.reply); return;
   }
-  if (place.index == vpmu::msr::IA32_DEBUGCTL) set_branch_stepping(vpmu::reg::debugctl::BTF::test(access.value));
+  if (target.index == vpmu::msr::IA32_DEBUGCTL) set_branch_stepping(vpmu::reg::debugctl::BTF::test(access.value));
 }
 
 void MsrRouter::on_debug_exception() {
@@ -91,7 +98,7 @@ void MsrRouter::on_debug_exception() {
 // The CPU clears BTF when it delivers #DB (rule Z11), without an exit; KVM's MSR shows whether it did.
 void MsrRouter::note_cleared_btf() {
   if (!btf_) return;
-  const auto kept = port_->msr(vpmu::msr::IA32_DEBUGCTL.value());
+  const auto kept = backend_->msr(vpmu::msr::IA32_DEBUGCTL.value());
   if (!kept || vpmu::reg::debugctl::BTF::test(*kept)) return;
   btf_ = false;
   pmu_->on_debug_exception();
@@ -102,15 +109,15 @@ void MsrRouter::note_cleared_btf() {
 void MsrRouter::set_branch_stepping(bool on) {
   constexpr std::uint32_t debugctl = vpmu::msr::IA32_DEBUGCTL.value();
   if (!on && !btf_) return;
-  const auto set = port_->set_msr(debugctl, on ? vpmu::reg::debugctl::BTF::mask : 0);
-  const auto kept = set && on ? port_->msr(debugctl) : Result<std::uint64_t>{0};
+  const auto set = backend_->set_msr(debugctl, on ? vpmu::reg::debugctl::BTF::mask : 0);
+  const auto kept = set && on ? backend_->msr(debugctl) : Result<std::uint64_t>{0};
   btf_ = on && set && kept && vpmu::reg::debugctl::BTF::test(*kept);
   if (set && btf_ == on) return;
   ++statistics_.lost_branch_stepping;
-  if (log_->first_time("btf"))
-    log_->warning(
-        "the host's KVM cannot single-step on branches (DEBUGCTL.BTF): a guest that does steps single instructions "
-        "(pmu.msr.lost_btf)");
+  log_->once(
+      LogLevel::warning, "btf",
+      "the host's KVM cannot single-step on branches (DEBUGCTL.BTF): a guest that does steps single instructions "
+      "(pmu.msr.lost_btf)");
 }
 
 }  // namespace vmm

@@ -5,8 +5,8 @@
 #include "pmu/package_uncore.hpp"
 #include "support/log.hpp"
 #include "support/result.hpp"
+#include "vcpu/backend.hpp"
 #include "vcpu/guest_tsc.hpp"
-#include "vcpu/port.hpp"
 #include "vpmu/pmu.hpp"
 
 namespace vmm {
@@ -31,24 +31,25 @@ struct UncoreAccess {
   unsigned id{};  ///< Of the vCPU.
 };
 
-/// Answers the guest's RDMSR and WRMSR that come to user space: the PMU first, the uncore, then policy. The first
+/// Answers the guest's RDMSR and WRMSR that come to user space: the PMU first, the uncore and
+/// power management of the package, then policy. The first
 /// access to each unknown MSR is logged.
 class MsrRouter {
  public:
-  MsrRouter(vpmu::Pmu& pmu, UncoreAccess uncore, VcpuPort& port, GuestTsc& tsc, UnknownMsr unknown, Log& log)
-      : pmu_{&pmu}, uncore_{uncore}, port_{&port}, tsc_{&tsc}, unknown_{unknown}, log_{&log} {}
+  MsrRouter(vpmu::Pmu& pmu, UncoreAccess uncore, VcpuBackend& backend, GuestTsc& tsc, UnknownMsr unknown, Log& log)
+      : pmu_{&pmu}, uncore_{uncore}, backend_{&backend}, tsc_{&tsc}, unknown_{unknown}, log_{&log} {}
 
   /// Who answers for an MSR, looked up once per access.
-  struct Place {
+  struct Target {
     vpmu::MsrIndex index;
     vpmu::FoundMsr core;   ///< Empty: not the PMU; the uncore or nobody.
     bool is_p6_counter{};  ///< A P6 counter or select that the PMU lacks: it holds nothing.
   };
-  [[nodiscard]] Place find(std::uint32_t index) const;
+  [[nodiscard]] Target find(std::uint32_t index) const;
 
   void read(const MsrRead& access);
   /// May change the guest's BTF setting in KVM: DEBUGCTL[1] works in KVM, the rest of the register in the PMU.
-  void write(const MsrWrite& access, const Place& place);
+  void write(const MsrWrite& access, const Target& target);
 
   /// Call when #DB is about to be injected: clears DEBUGCTL.BTF as the CPU would, in KVM too (rule Z11).
   void on_debug_exception();
@@ -56,19 +57,19 @@ class MsrRouter {
   void set_branch_stepping(bool on);
 
   /// Whether write() will answer with #GP.
-  [[nodiscard]] bool faults(const MsrWrite& access, const Place& place) const;
+  [[nodiscard]] bool faults(const MsrWrite& access, const Target& target) const;
 
   [[nodiscard]] const MsrStatistics& statistics() const { return statistics_; }
 
  private:
   void unknown(std::uint32_t index, const char* what, const MsrReply& reply);
-  [[nodiscard]] vpmu::MsrReadResult ask(const Place& place);
+  [[nodiscard]] vpmu::MsrReadResult read_from(const Target& target);
   void note_cleared_btf();
-  vpmu::MsrStatus tell(const Place& place, std::uint64_t value);
+  vpmu::MsrStatus write_to(const Target& target, std::uint64_t value);
 
   vpmu::Pmu* pmu_;
   UncoreAccess uncore_;
-  VcpuPort* port_;
+  VcpuBackend* backend_;
   GuestTsc* tsc_;
   UnknownMsr unknown_;
   Log* log_;

@@ -14,8 +14,9 @@ namespace vmm {
 class PackageUncore {
  public:
   /// `kick(id)` makes a vCPU leave its guest; it is called on the threads of others.
+  /// `llc`: what the last level cache has done so far, as the holder of the turn sees it; empty where nobody knows.
   PackageUncore(const vpmu::UncoreDesc& desc, unsigned threads_per_core, unsigned cpus,
-                std::function<void(unsigned)> kick);
+                std::function<void(unsigned)> kick, std::function<vpmu::LlcCounts()> llc = {});
 
   /// Accesses of vCPU `id`, whose TSC is `tsc`.
   vpmu::MsrReadResult rdmsr(vpmu::MsrIndex index, std::uint64_t tsc);
@@ -29,6 +30,9 @@ class PackageUncore {
   /// Ticks of the TSC from the last call of another member until an overflow; empty: never, as things are.
   [[nodiscard]] std::optional<std::uint64_t> until_overflow();
 
+  /// Whether it counts what the cores' caches do: then their sources must run a model of them. Costs one load.
+  [[nodiscard]] bool counts_caches() const { return counts_caches_; }
+
   /// Whether a guest has ever written to it.
   [[nodiscard]] bool was_written() const { return written_; }
 
@@ -38,14 +42,18 @@ class PackageUncore {
  private:
   void advance(std::uint64_t tsc);
   void look();
+  void count_caches();
 
   std::mutex mutex_;
   vpmu::Uncore uncore_;
   unsigned threads_per_core_, cpus_;
   std::function<void(unsigned)> kick_;
+  std::function<vpmu::LlcCounts()> llc_;
+  vpmu::LlcCounts seen_llc_{};             ///< What has been counted of it.
   std::optional<std::uint64_t> seen_tsc_;  ///< The latest TSC that any vCPU has reported.
   std::uint64_t overflowed_{};             ///< A bit for each vCPU that has not taken its overflow yet.
   std::atomic<bool> awaited_{};
+  std::atomic<bool> counts_caches_{};
   std::atomic<bool> written_{};
 };
 

@@ -1,8 +1,11 @@
 #include "pmu/pmi.hpp"
 
 #include <cstring>
+#include <utility>
 
+#include "support/x86.hpp"
 #include "vpmu/bits.hpp"
+#include "vpmu/msr.hpp"
 
 namespace vmm {
 namespace {
@@ -18,9 +21,6 @@ constexpr std::uint64_t mode_nmi = 4;
 
 constexpr unsigned lvtpc_offset = 0x340;
 constexpr unsigned id_offset = 0x20;
-constexpr std::uint32_t msr_x2apic_lvtpc = 0x834;
-constexpr std::uint32_t msr_x2apic_id = 0x802;
-constexpr std::uint64_t apic_base_extd = vpmu::bit(10), apic_base_en = vpmu::bit(11);
 
 std::uint32_t word_at(const kvm_lapic_state& state, unsigned offset) {
   std::uint32_t word{};
@@ -29,21 +29,21 @@ std::uint32_t word_at(const kvm_lapic_state& state, unsigned offset) {
 }
 
 /// LVTPC wherever the APIC's mode keeps it. In x2APIC mode one MSR access reads or writes it; in xAPIC mode KVM gives
-/// the whole register page, and the port writes the one register. Only the vCPU itself changes LVTPC, and it does not
-/// run meanwhile.
+/// the whole register page, and the back end writes the one register. Only the vCPU itself changes LVTPC, and it does
+/// not run meanwhile.
 class Lvtpc {
  public:
-  static Result<Lvtpc> read(VcpuPort& port) {
-    Lvtpc l{port};
-    VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
-    l.x2apic_ = (sregs.apic_base & apic_base_extd) != 0;
+  static Result<Lvtpc> read(VcpuBackend& backend) {
+    Lvtpc l{backend};
+    VMM_ASSIGN(const kvm_sregs sregs, backend.sregs());
+    l.x2apic_ = x86::apic_base::EXTD::test(sregs.apic_base);
     if (l.x2apic_) {
-      VMM_ASSIGN(l.value_, port.msr(msr_x2apic_lvtpc));
+      VMM_ASSIGN(l.value_, backend.msr(vpmu::msr::IA32_X2APIC_LVT_PMI.value()));
       return l;
     }
-    VMM_ASSIGN(l.page_, port.lapic());
+    VMM_ASSIGN(l.page_, backend.lapic());
     l.value_ = word_at(l.page_, lvtpc_offset);
-    l.enabled_ = (sregs.apic_base & apic_base_en) != 0;
+    l.enabled_ = x86::apic_base::EN::test(sregs.apic_base);
     return l;
   }
   [[nodiscard]] std::uint64_t value() const { return value_; }
@@ -52,20 +52,20 @@ class Lvtpc {
 
   Result<Stored> set_mask() {
     const std::uint64_t masked = value_ | lvt::MASK::mask;
-    if (!x2apic_) return port_->store_lvtpc(static_cast<std::uint32_t>(masked));
-    VMM_TRY(port_->set_msr(msr_x2apic_lvtpc, masked));
+    if (!x2apic_) return backend_->store_lvtpc(static_cast<std::uint32_t>(masked));
+    VMM_TRY(backend_->set_msr(vpmu::msr::IA32_X2APIC_LVT_PMI.value(), masked));
     return Stored::done;
   }
 
   Result<std::uint32_t> apic_id() {
     if (!x2apic_) return word_at(page_, id_offset) >> 24;
-    VMM_ASSIGN(const std::uint64_t id, port_->msr(msr_x2apic_id));
+    VMM_ASSIGN(const std::uint64_t id, backend_->msr(vpmu::msr::IA32_X2APIC_APICID.value()));
     return static_cast<std::uint32_t>(id);
   }
 
  private:
-  explicit Lvtpc(VcpuPort& port) : port_{&port} {}
-  VcpuPort* port_;
+  explicit Lvtpc(VcpuBackend& backend) : backend_{&backend} {}
+  VcpuBackend* backend_;
   bool x2apic_{};
   bool enabled_{true};
   std::uint64_t value_{};
@@ -74,54 +74,48 @@ class Lvtpc {
 
 }  // namespace
 
+// Requests of one boundary are one interrupt. That holds for the two of a counter with PEBS and INT, too (rule Q5): the
+// first delivery masks LVTPC before the second.
 void Pmi::request() {
   ++statistics_.requested;
-  if (pending_ < 2 && !held_)
-    ++pending_;
-  else
-    ++statistics_.joined;
+  if (std::exchange(pending_, true)) ++statistics_.joined;
 }
 
-Result<bool> Pmi::is_masked(VcpuPort& port) {
-  VMM_ASSIGN(const Lvtpc lvtpc, Lvtpc::read(port));
+Result<bool> Pmi::is_masked(VcpuBackend& backend) {
+  VMM_ASSIGN(const Lvtpc lvtpc, Lvtpc::read(backend));
   return lvtpc.is_masked();
 }
 
-Result<void> Pmi::deliver(VcpuPort& port) {
-  while (pending_ > 0) {
-    VMM_ASSIGN(Lvtpc lvtpc, Lvtpc::read(port));
-    if (lvtpc.is_masked()) {
-      if (policy_ == LvtpcMasked::drop) {
-        statistics_.dropped += pending_;
-        pending_ = 0;
-      } else if (pending_ > 1) {
-        ++statistics_.joined;  // masked requests join into one (rule V5)
-        pending_ = 1;
-      }
-      held_ = pending_ > 0;
-      return {};
+// A processor keeps no PMI for a masked LVTPC: Linux unmasks it at the end of its handler on Haswell and later, and
+// would get an NMI that belongs to no counter.
+Result<void> Pmi::deliver(VcpuBackend& backend, bool may_raise) {
+  if (!pending_) return {};
+  VMM_ASSIGN(Lvtpc lvtpc, Lvtpc::read(backend));
+  if (lvtpc.is_masked()) {
+    ++statistics_.dropped;
+    pending_ = false;
+    return {};
+  }
+  if (!may_raise) return {};
+  VMM_ASSIGN(const Stored mask, lvtpc.set_mask());
+  if (mask == Stored::not_now) {
+    ++statistics_.put_off;
+    return {};
+  }
+  if (mask == Stored::never) ++statistics_.unmasked;
+  pending_ = false;
+  switch (lvt::DELIVERY_MODE::get(lvtpc.value())) {
+    case lvt::mode_nmi:
+      VMM_TRY(backend.nmi());
+      ++statistics_.delivered_nmi;
+      break;
+    case lvt::mode_fixed: {
+      VMM_ASSIGN(const std::uint32_t id, lvtpc.apic_id());
+      VMM_TRY(backend.interrupt(id, static_cast<std::uint8_t>(lvt::VECTOR::get(lvtpc.value()))));
+      ++statistics_.delivered_fixed;
+      break;
     }
-    held_ = false;
-    VMM_ASSIGN(const Stored mask, lvtpc.set_mask());
-    if (mask == Stored::not_now) {
-      ++statistics_.put_off;
-      return {};
-    }
-    if (mask == Stored::never) ++statistics_.unmasked;
-    --pending_;
-    switch (lvt::DELIVERY_MODE::get(lvtpc.value())) {
-      case lvt::mode_nmi:
-        VMM_TRY(port.nmi());
-        ++statistics_.delivered_nmi;
-        break;
-      case lvt::mode_fixed: {
-        VMM_ASSIGN(const std::uint32_t id, lvtpc.apic_id());
-        VMM_TRY(port.interrupt(id, static_cast<std::uint8_t>(lvt::VECTOR::get(lvtpc.value()))));
-        ++statistics_.delivered_fixed;
-        break;
-      }
-      default: ++statistics_.undeliverable; break;
-    }
+    default: ++statistics_.undeliverable; break;
   }
   return {};
 }

@@ -2,22 +2,16 @@
 #include <cstdint>
 
 #include "support/result.hpp"
-#include "vcpu/port.hpp"
+#include "vcpu/backend.hpp"
 
 namespace vmm {
-
-/// What happens to a PMI that is requested while LVTPC is masked (rule V4).
-enum class LvtpcMasked : std::uint8_t {
-  hold,  ///< One is kept and delivered when the guest unmasks.
-  drop,  ///< It is lost, as in KVM's own vPMU.
-};
 
 struct PmiStatistics {
   std::uint64_t requested{};
   std::uint64_t delivered_nmi{};
   std::uint64_t delivered_fixed{};
   std::uint64_t joined{};         ///< Requests that met one already pending (rule V5).
-  std::uint64_t dropped{};        ///< Lost to LvtpcMasked::drop.
+  std::uint64_t dropped{};        ///< Requests that found LVTPC masked (rule V4).
   std::uint64_t put_off{};        ///< Times that a delivery was postponed because LVTPC's mask could not be set yet.
   std::uint64_t unmasked{};       ///< Delivered with LVTPC's mask left clear, as it could not be set.
   std::uint64_t undeliverable{};  ///< LVTPC asks for a delivery mode that we cannot raise.
@@ -27,30 +21,23 @@ struct PmiStatistics {
 /// V7. KVM sets LVTPC's mask bit by itself only for its own vPMU; here it is ours to set (rule V3).
 class Pmi {
  public:
-  explicit Pmi(LvtpcMasked policy) : policy_{policy} {}
-
   /// The PMU asks for an interrupt.
   void request();
-  /// Whether an interrupt waits for LVTPC.
-  [[nodiscard]] bool pending() const { return pending_ > 0; }
-  /// Requests that wait, for save and restore: 0 to 2.
-  [[nodiscard]] unsigned waiting() const { return pending_; }
-  void set_waiting(unsigned requests) {
-    pending_ = requests;
-    held_ = false;
-  }
-  /// Delivers what is pending as far as LVTPC allows. Call between runs, at an instruction boundary. Costs nothing if
-  /// nothing is pending; otherwise one or two ioctls, that of the interrupt, and in xAPIC mode a store by the vCPU.
-  Result<void> deliver(VcpuPort& port);
+  /// Whether a request waits for deliver().
+  [[nodiscard]] bool pending() const { return pending_; }
+  void set_pending(bool pending) { pending_ = pending; }
+  /// Delivers what is pending, or drops it if LVTPC is masked. It stays pending only if LVTPC's mask cannot be set now,
+  /// or if not `may_raise`.
+  /// Call between runs, at an instruction boundary. Costs nothing if nothing is pending; otherwise one or two ioctls,
+  /// that of the interrupt, and in xAPIC mode a store by the vCPU.
+  Result<void> deliver(VcpuBackend& backend, bool may_raise = true);
   /// Whether LVTPC is masked: a delivery masks it, the guest's handler unmasks it. One or two ioctls.
-  static Result<bool> is_masked(VcpuPort& port);
+  static Result<bool> is_masked(VcpuBackend& backend);
 
   [[nodiscard]] const PmiStatistics& statistics() const { return statistics_; }
 
  private:
-  LvtpcMasked policy_;
-  unsigned pending_{};  ///< 0, 1, or 2 for the pair of rule Q5.
-  bool held_{};         ///< LVTPC was masked at the last deliver(): further requests join the pending one (rule V5).
+  bool pending_{};
   PmiStatistics statistics_{};
 };
 

@@ -17,26 +17,22 @@ Result<void> turn_off_kvms(Vm& vm) {
   return vm.enable(KVM_CAP_PMU_CAPABILITY, {KVM_PMU_CAP_DISABLE});
 }
 
-Result<MsrFilter> filter_for(const vpmu::GenerationDesc& generation, RdpmcMethod rdpmc) {
+Result<MsrFilter> filter_for(const vpmu::GenerationDesc& generation) {
   std::vector<MsrRange> ranges;
   const vpmu::MsrSpans trapped = vpmu::trap_ranges(generation);
   for (const vpmu::MsrSpan& span : trapped.all()) ranges.push_back({.first = span.first.value(), .count = span.count});
-  if (rdpmc == RdpmcMethod::rewrite) {
-    ranges.push_back({.first = 0, .count = generation.gp_counters_no_smt, .trap = MsrTrap::read});
-    ranges.push_back({.first = vpmu::rdpmc_fixed_counters, .count = generation.fixed_counters, .trap = MsrTrap::read});
-  }
   return MsrFilter::create(ranges);
 }
 
 }  // namespace
 
 // Exits are enabled before the filter is set: without them a filtered access raises #GP.
-Result<void> prepare_vm_for_pmu(Vm& vm, const vpmu::GenerationDesc& generation, RdpmcMethod rdpmc) {
+Result<void> prepare_vm_for_pmu(Vm& vm, const vpmu::GenerationDesc& generation) {
   VMM_TRY(turn_off_kvms(vm));
   VMM_TRY(prepare_apic_stores(vm));
   VMM_TRY(vm.enable(KVM_CAP_X86_USER_SPACE_MSR,
                     {KVM_MSR_EXIT_REASON_FILTER | KVM_MSR_EXIT_REASON_UNKNOWN | KVM_MSR_EXIT_REASON_INVAL}));
-  VMM_ASSIGN(const MsrFilter filter, filter_for(generation, rdpmc));
+  VMM_ASSIGN(const MsrFilter filter, filter_for(generation));
   return vm.set_msr_filter(filter.native());
 }
 
@@ -48,7 +44,7 @@ Result<void> prepare_vm_for_pmu_beside(const OthersMsrExits& theirs, Vm& vm, con
 }
 
 Result<void> set_msr_filter_beside(const kvm_msr_filter& theirs, Vm& vm, const vpmu::GenerationDesc& generation) {
-  VMM_ASSIGN(MsrFilter filter, filter_for(generation, RdpmcMethod::breakpoint));
+  VMM_ASSIGN(MsrFilter filter, filter_for(generation));
   VMM_TRY(filter.add_others(theirs));
   return vm.set_msr_filter(filter.native());
 }

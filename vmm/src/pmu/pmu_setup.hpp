@@ -1,6 +1,5 @@
 #pragma once
 #include "kvm/vm.hpp"
-#include "pmu/rdpmc_gate.hpp"
 #include "support/result.hpp"
 #include "vpmu/generation.hpp"
 
@@ -8,8 +7,7 @@ namespace vmm {
 
 /// Prepares a VM for our PMU, before its first vCPU: KVM's own vPMU off, MSR exits on, and a filter that traps exactly
 /// the MSRs that the generation's PMU answers. Fails (host) when KVM lacks a capability, and names it.
-Result<void> prepare_vm_for_pmu(Vm& vm, const vpmu::GenerationDesc& generation,
-                                RdpmcMethod rdpmc = RdpmcMethod::breakpoint);
+Result<void> prepare_vm_for_pmu(Vm& vm, const vpmu::GenerationDesc& generation);
 
 /// The MSR exits and filter that another VMM has asked KVM for.
 struct OthersMsrExits {

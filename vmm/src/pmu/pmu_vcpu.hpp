@@ -14,19 +14,20 @@
 #include "sources/source_options.hpp"
 #include "support/log.hpp"
 #include "support/result.hpp"
+#include "vcpu/backend.hpp"
 #include "vcpu/breakpoints.hpp"
 #include "vcpu/debug_moves.hpp"
 #include "vcpu/guest_tsc.hpp"
 #include "vcpu/guest_vcpu.hpp"
 #include "vcpu/guest_view.hpp"
-#include "vcpu/port.hpp"
+#include "vcpu/progress_watch.hpp"
 #include "vpmu/pmu.hpp"
 
 namespace vmm {
 
 /// What a surrounding VMM wants for an MSR access: nothing; its exit, which is handed on; or, if it has no exits
 /// enabled, a #GP.
-enum class OthersMsr : std::uint8_t { none, exits, faults };
+enum class ForeignMsr : std::uint8_t { none, exits, faults };
 
 /// How one vCPU's PMU is built.
 struct PmuVcpuConfig {
@@ -36,30 +37,27 @@ struct PmuVcpuConfig {
   SourceOptions source_options{};
   SourceServices source_services{};
   UnknownMsr unknown_msr{UnknownMsr::gp};
-  LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
-  RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
   /// Which MSR accesses a surrounding VMM filters, by KVM_MSR_FILTER_* and index. Exits for a reason other than a
   /// filter are its own, too. Empty: there is no such VMM.
-  std::function<OthersMsr(std::uint32_t access, std::uint32_t index)> others_msr{};
+  std::function<ForeignMsr(std::uint32_t access, std::uint32_t index)> foreign_msr{};
 };
 
 struct PmuVcpuStatistics {
-  std::uint64_t msr_reads{};         ///< RDMSR exits.
-  std::uint64_t msr_writes{};        ///< WRMSR exits.
-  std::uint64_t debug_exits{};       ///< KVM_EXIT_DEBUG, of ours and the guest's.
-  std::uint64_t guest_debug{};       ///< Of these: the guest's own #DB, injected into it.
-  std::uint64_t kvm_debug{};         ///< Of these: KVM's own single-steps, which are ignored.
-  std::uint64_t kicks{};             ///< Runs ended by a signal.
-  std::uint64_t restores_in_use{};   ///< Restores of a state in which the PMU was in use.
-  std::uint64_t lost_page_faults{};  ///< Page faults of the PMU's accesses that could not be raised in the guest.
-  std::uint64_t debugged_runs{};     ///< Runs for a debugger, which are not counted.
+  std::uint64_t msr_reads{};        ///< RDMSR exits.
+  std::uint64_t msr_writes{};       ///< WRMSR exits.
+  std::uint64_t debug_exits{};      ///< KVM_EXIT_DEBUG, of ours and the guest's.
+  std::uint64_t guest_debug{};      ///< Of these: the guest's own #DB, injected into it.
+  std::uint64_t kvm_debug{};        ///< Of these: KVM's own single-steps, which are ignored.
+  std::uint64_t kicks{};            ///< Runs ended by a signal.
+  std::uint64_t restores_in_use{};  ///< Restores of a state in which the PMU was in use.
+  std::uint64_t debugged_runs{};    ///< Runs for a debugger, which are not counted.
 };
 
 /// The state of a vCPU's PMU between runs, including what is pending outside of the core. Consists of plain integers,
 /// so that it may be restored elsewhere.
 struct PmuVcpuState {
   vpmu::PmuSnapshot pmu{};
-  std::uint64_t waiting_pmis{};
+  std::uint64_t pending_pmi{};
   std::uint64_t unread{};
   std::uint64_t nmi_in_service{};
 };
@@ -68,16 +66,16 @@ struct PmuVcpuState {
 /// caller. Made, used and destroyed on the vCPU's thread.
 class PmuVcpu final : public GuestVcpu {
  public:
-  /// Fails when the source is unknown or cannot be had on this host. `port`, `memory` and `log` must outlive the
+  /// Fails when the source is unknown or cannot be had on this host. `backend`, `memory` and `log` must outlive the
   /// result.
-  static Result<std::unique_ptr<PmuVcpu>> create(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory,
-                                                 Log& log);
+  static Result<std::unique_ptr<PmuVcpu>> create(const PmuVcpuConfig& config, VcpuBackend& backend,
+                                                 LinearMemory& memory, Log& log);
 
   Result<Exit> run() override;
 
-  /// Runs the guest while the PMU has nothing to do, at next to no cost beyond KVM's. After Came::elsewhere, run() must
-  /// follow; it continues with that exit.
-  VcpuPort::Came run_to_device();
+  /// Runs the guest while the PMU has nothing to do, at next to no cost beyond KVM's. After DeviceRun::other_exit,
+  /// run() must follow; it continues with that exit.
+  VcpuBackend::DeviceRun run_to_device();
 
   /// Like run(), for a debugger that uses the vCPU's debug facilities as `debugging` says: returns its Debug exits.
   /// Nothing is counted meanwhile, but the PMU's MSRs work.
@@ -118,28 +116,51 @@ class PmuVcpu final : public GuestVcpu {
     }
     std::uint64_t tsc() override;
     void request_pmi() override { owner_->pmi_.request(); }
-    void inject_page_fault(const vpmu::AccessFault& fault) override;
 
    private:
     PmuVcpu* owner_;
   };
 
-  PmuVcpu(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory, Log& log);
+  /// The last exit, and its instruction:
+  ///
+  ///     completed --run()--> open ------complete_exit(), run()-----> completed
+  ///     completed --run_to_device()--> open, or waiting --run()--> open, or completed
+  enum class LastExit : std::uint8_t {
+    completed,  ///< Nothing is left to do for it.
+    open,       ///< KVM has not completed the instruction yet.
+    waiting,    ///< run_to_device() has left it for run() to handle.
+  };
+  /// What the source was last given, and what has happened since.
+  struct SourcePlan {
+    bool armed{};          ///< It has an armed counter.
+    bool caches_wanted{};  ///< CountPlan::caches_wanted.
+    bool stale{};          ///< The source must be given the plan again.
+    bool missed_runs{};    ///< The guest has run without the source.
+  };
+  /// Walks of the source to the instruction that an armed counter waits for.
+  struct Walks {
+    bool wait{};       ///< The last one did not end in a record: the guest goes on a little before the next.
+    unsigned tries{};  ///< Those that failed since the last that found its instruction.
+  };
+
+  PmuVcpu(const PmuVcpuConfig& config, VcpuBackend& backend, LinearMemory& memory, Log& log);
   /// The row of the MSR that an exit wrote to, if it was looked up already.
-  using WrittenMsr = std::optional<MsrRouter::Place>;
+  using WrittenMsr = std::optional<MsrRouter::Target>;
   [[nodiscard]] bool is_idle() const;
+  [[nodiscard]] bool caches_wanted() const { return uncore_.package != nullptr && uncore_.package->counts_caches(); }
   /// One run of the guest; empty when its exit was the PMU's and has been answered.
   Result<std::optional<Exit>> go_on();
+  Result<void> look_at_progress();
   Result<void> prepare();
   Result<void> look_at_uncore();
+  Result<void> look_at_halt();
   Result<void> deliver_pmis();
   Result<bool> is_leaving_nmi_handler();
   Result<RunEnd> let_run();
   Result<bool> waits_for_handler();
   Result<void> account(const RunEnd& end, const WrittenMsr& written);
   void retire(const Retired& retired);
-  Result<void> raise_page_fault(const vpmu::AccessFault& fault);
-  [[nodiscard]] OthersMsr others(const Exit& exit) const;
+  [[nodiscard]] ForeignMsr others(const Exit& exit) const;
   /// True when the exit was the PMU's and has been answered.
   Result<bool> handle(const Exit& exit, const WrittenMsr& written = {});
   Result<bool> on_debug(const Debug& exit);
@@ -154,7 +175,7 @@ class PmuVcpu final : public GuestVcpu {
   std::optional<std::uint64_t> rdpmc(std::uint32_t ecx, unsigned cpl, bool pce);
   void was_read(vpmu::CounterId counter);
 
-  VcpuPort* port_;
+  VcpuBackend* backend_;
   Log* log_;
   GuestTsc tsc_;
   vpmu::Pmu pmu_;
@@ -166,18 +187,18 @@ class PmuVcpu final : public GuestVcpu {
   UncoreAccess uncore_;
   MsrRouter router_;
   Env env_;
-  std::function<OthersMsr(std::uint32_t access, std::uint32_t index)> others_msr_;
+  std::function<ForeignMsr(std::uint32_t access, std::uint32_t index)> foreign_msr_;
   std::unique_ptr<CountSource> source_;
-  vpmu::CounterSet unread_;  ///< Counters that have counted or been written since the guest last read them at rest.
-  bool ran_idle_{};          ///< The guest has run without the source since the source last got a plan.
-  bool came_elsewhere_{};    ///< run_to_device() has left an exit for run() to handle.
-  bool armed_{};             ///< The source's plan has an armed counter.
-  bool plan_stale_{};        ///< The source must be given the plan again.
-  bool exit_open_{};         ///< The last exit's instruction has not been completed by KVM yet.
-  bool walk_later_{};        ///< The last walk did not end in a record: let the guest go on a little before the next.
+  vpmu::CounterSet unread_;  ///< Counters that have counted, been written or been deselected since the guest last read
+                             ///< them at rest.
+  vpmu::CounterSet selected_;  ///< Pmu::selected() after the last write.
+  SourcePlan plan_;
+  LastExit last_exit_{LastExit::completed};
+  Walks walks_;
   bool nmi_in_service_{};  ///< A PMI has been delivered as NMI, and the guest has neither restarted its counters since
                            ///< nor unmasked LVTPC.
-  unsigned walk_tries_{};  ///< Failed walks since the last that found its instruction.
+  bool got_on_{};          ///< An instruction has retired or an event was delivered in this round of run()'s loop.
+  ProgressWatch progress_;
   PmuVcpuStatistics statistics_{};
 };
 

@@ -2,19 +2,12 @@
 #include <array>
 
 #include "pmu/pmu_vcpu.hpp"
-#include "vpmu/bits.hpp"
+#include "support/x86.hpp"
 
 namespace vmm {
-namespace {
-
-constexpr unsigned vector_db = 1;
-constexpr std::uint64_t rflags_tf = vpmu::bit(8);
-
-}  // namespace
-
 std::optional<std::byte> PmuVcpu::code_at(std::uint64_t at) {
   std::array<std::byte, 1> code{};
-  const auto sregs = port_->sregs();
+  const auto sregs = backend_->sregs();
   if (!sregs || view_.fetch(vpmu::GuestLinear{at}, code, cpl_of(*sregs)) == 0) return std::nullopt;
   return code[0];
 }
@@ -22,8 +15,8 @@ std::optional<std::byte> PmuVcpu::code_at(std::uint64_t at) {
 // On AMD, KVM single-steps while an NMI is pending. A trap after the POPF that clears TF looks the same.
 Result<bool> PmuVcpu::may_be_kvms(const Debug& exit, const kvm_regs& regs) {
   constexpr std::byte popf{0x9D};
-  if (exit.of_guest || (regs.rflags & rflags_tf) != 0) return false;
-  VMM_ASSIGN(const kvm_vcpu_events events, port_->events());
+  if (exit.of_guest || x86::rflags::TF::test(regs.rflags)) return false;
+  VMM_ASSIGN(const kvm_vcpu_events events, backend_->events());
   return events.nmi.pending != 0 && code_at(exit.pc - 1) != popf;
 }
 
@@ -37,13 +30,12 @@ bool PmuVcpu::stands_at_int1(const Debug& exit, const kvm_regs& regs) {
 
 // A MOV DR that must take effect at once, rather than at the next VM entry. SDM 3B 17.2.4: DR7.GD, DR6.BD.
 Result<bool> PmuVcpu::on_debug_move(const Debug& exit) {
-  constexpr std::uint64_t dr6_bd = vpmu::bit(13), dr6_bs = vpmu::bit(14);
-  if (exit.of_guest || exit.exception != vector_db || (exit.dr6 & dr6_bs) != 0) return false;
+  if (exit.of_guest || exit.exception != x86::vector::DB || x86::dr6::BS::test(exit.dr6)) return false;
   if (breakpoints_.detects() && vpmu::GuestLinear{exit.pc} == breakpoints_.debug_gate()) {
     VMM_TRY(debug_moves_.on_debug_handler());
     return true;
   }
-  if ((exit.dr6 & dr6_bd) == 0) return false;
+  if (!x86::dr6::BD::test(exit.dr6)) return false;
   VMM_ASSIGN(const bool next, debug_moves_.is_next());
   if (next) VMM_TRY(debug_moves_.run());
   return next;
@@ -52,38 +44,44 @@ Result<bool> PmuVcpu::on_debug_move(const Debug& exit) {
 Result<bool> PmuVcpu::on_debug(const Debug& exit) {
   ++statistics_.debug_exits;
   VMM_ASSIGN(const bool moved, on_debug_move(exit));
+  got_on_ = got_on_ || moved;
   if (moved) return true;
-  VMM_ASSIGN(kvm_regs regs, port_->regs());
+  VMM_ASSIGN(kvm_regs regs, backend_->regs());
   VMM_ASSIGN(const bool kvm_may_step, may_be_kvms(exit, regs));
   switch (breakpoints_.classify(exit, regs.rflags, kvm_may_step)) {
     case Breakpoints::Hit::guest:
       if (stands_at_int1(exit, regs)) {
         ++regs.rip;
-        VMM_TRY(port_->set_regs(regs));
+        VMM_TRY(backend_->set_regs(regs));
       }
       ++statistics_.guest_debug;
+      got_on_ = true;
       router_.on_debug_exception();
       VMM_TRY(breakpoints_.inject(exit));
       return true;
     case Breakpoints::Hit::kvm: ++statistics_.kvm_debug; return true;
     case Breakpoints::Hit::ours: break;
   }
-  if (breakpoints_.gate() && exit.pc == breakpoints_.gate()->value())
+  const bool at_gate = breakpoints_.gate() && exit.pc == breakpoints_.gate()->value();
+  got_on_ = got_on_ || at_gate;
+  if (at_gate)
     VMM_TRY(gate_.on_fault_handler([this](std::uint32_t ecx, unsigned cpl, bool pce) { return rdpmc(ecx, cpl, pce); }));
   return true;
 }
 
 // The next run() gives the source its plan again.
 Result<Exit> PmuVcpu::run_debugged(const kvm_guest_debug& debugging) {
-  if (exit_open_) VMM_TRY(port_->complete_exit());
-  exit_open_ = false;
+  if (last_exit_ == LastExit::open) {
+    VMM_TRY(backend_->complete_exit());
+    last_exit_ = LastExit::completed;
+  }
   VMM_TRY(source_->program({}));
   VMM_TRY(breakpoints_.put_away());
-  plan_stale_ = true;
+  plan_.stale = true;
   for (;;) {
     VMM_TRY(deliver_pmis());
-    VMM_TRY(port_->set_guest_debug(breakpoints_.beside_gate(debugging)));
-    VMM_ASSIGN(const Exit exit, port_->run());
+    VMM_TRY(backend_->set_guest_debug(breakpoints_.beside_gate(debugging)));
+    VMM_ASSIGN(const Exit exit, backend_->run());
     ++statistics_.debugged_runs;
     const auto* const debug = std::get_if<Debug>(&exit);
     if (debug == nullptr) {

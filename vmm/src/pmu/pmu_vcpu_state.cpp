@@ -10,28 +10,28 @@ namespace vmm {
 
 PmuVcpuState PmuVcpu::state() const {
   return {.pmu = pmu_.snapshot(),
-          .waiting_pmis = pmi_.waiting(),
+          .pending_pmi = pmi_.pending() ? 1ULL : 0,
           .unread = unread_.raw(),
           .nmi_in_service = nmi_in_service_ ? 1ULL : 0};
 }
 
 Result<vpmu::RestoreStatus> PmuVcpu::restore(const PmuVcpuState& state) {
-  constexpr std::uint64_t most_waiting = 2;
-  if (state.waiting_pmis > most_waiting) return vpmu::RestoreStatus::illegal_value;
+  if (state.pending_pmi > 1) return vpmu::RestoreStatus::illegal_value;
   const auto status = pmu_.restore(state.pmu);
   if (status != vpmu::RestoreStatus::ok) return status;
   router_.set_branch_stepping(vpmu::reg::debugctl::BTF::test(pmu_.rdmsr(vpmu::msr::IA32_DEBUGCTL).value));
-  pmi_.set_waiting(static_cast<unsigned>(state.waiting_pmis));
+  pmi_.set_pending(state.pending_pmi != 0);
   unread_ = vpmu::CounterSet{static_cast<std::uint16_t>(state.unread)};
   nmi_in_service_ = state.nmi_in_service != 0;
-  const bool in_use = !(unread_ | pmu_.selected()).empty();
+  selected_ = pmu_.selected();
+  const bool in_use = !(unread_ | selected_).empty();
   if (in_use) ++statistics_.restores_in_use;
   VMM_TRY(use(in_use));
   return status;
 }
 
 Result<Bytes> PmuVcpu::save() {
-  VMM_ASSIGN(const Bytes source, source_->save(*port_));
+  VMM_ASSIGN(const Bytes source, source_->save(*backend_));
   ByteWriter out;
   out.put(state());
   out.put_run(std::as_bytes(std::span{source_->traits().name}));
@@ -49,7 +49,7 @@ Result<void> PmuVcpu::restore(std::span<const std::byte> image) {
         fmt::format("the snapshot's PMU state of {} bytes has another format than this version's", image.size()),
         version_advice);
   const bool same_source = std::ranges::equal(name, std::as_bytes(std::span{source_->traits().name}));
-  VMM_ASSIGN(const bool is_taken, same_source ? source_->restore(*port_, source) : Result<bool>{true});
+  VMM_ASSIGN(const bool is_taken, same_source ? source_->restore(*backend_, source) : Result<bool>{true});
   if (!is_taken)
     return usage_error(fmt::format("the snapshot's state of the source {} has another format than this version's",
                                    source_->traits().name),
@@ -64,8 +64,8 @@ Result<void> PmuVcpu::restore(std::span<const std::byte> image) {
 Result<void> PmuVcpu::reset() {
   pmu_.reset();
   router_.set_branch_stepping(false);
-  pmi_.set_waiting(0);
-  unread_ = {};
+  pmi_.set_pending(false);
+  unread_ = selected_ = {};
   nmi_in_service_ = false;
   return use(false);
 }
@@ -78,12 +78,10 @@ void PmuVcpu::visit_statistics(const std::function<void(std::string_view, std::u
   visit("pmu.restores_in_use", statistics_.restores_in_use);
   visit("pmu.debugged_runs", statistics_.debugged_runs);
   visit("pmu.tsc.unread", tsc_.unread());
-  visit("pmu.page_faults.lost", statistics_.lost_page_faults);
   visit("pmu.guest_debug", statistics_.guest_debug);
   visit("pmu.kvm_debug", statistics_.kvm_debug);
   visit("pmu.rdpmc.served", gate_.statistics().served);
   visit("pmu.rdpmc.refused", gate_.statistics().refused);
-  visit("pmu.rdpmc.rewritten", gate_.statistics().rewritten);
   visit("pmu.rdpmc.other_faults", gate_.statistics().other_faults);
   visit("pmu.debug_moves.done", debug_moves_.statistics().done);
   visit("pmu.debug_moves.let_through", debug_moves_.statistics().let_through);
@@ -112,7 +110,7 @@ void PmuVcpu::visit_statistics(const std::function<void(std::string_view, std::u
   visit("pmu.bts.dropped_bounds", core.branches_dropped_bounds);
   visit("pmu.bts.dropped_fault", core.branches_dropped_fault);
   source_->visit_statistics(visit);
-  port_->visit_statistics(visit);
+  backend_->visit_statistics(visit);
 }
 
 }  // namespace vmm

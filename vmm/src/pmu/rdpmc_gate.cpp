@@ -1,22 +1,15 @@
 #include "pmu/rdpmc_gate.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 
+#include "support/x86.hpp"
 #include "vcpu/handlers.hpp"
 #include "vcpu/segments.hpp"
-#include "vpmu/bits.hpp"
 
 namespace vmm {
 namespace {
 
-constexpr unsigned gp_vector = 13;
-constexpr std::uint64_t cr4_pce = vpmu::bit(8);
-constexpr std::uint64_t rflags_tf = vpmu::bit(8);
-constexpr std::uint64_t rflags_rf = vpmu::bit(16);
-constexpr std::uint64_t rflags_vm = vpmu::bit(17);
-constexpr std::uint64_t dr6_bs = vpmu::bit(14);
 constexpr std::array<std::byte, 2> rdpmc_opcode{std::byte{0x0F}, std::byte{0x33}};
 
 /// IRET's checks of the segments that it returns to. SDM 2A IRET. The guest's tables may hold anything, and KVM cannot
@@ -43,15 +36,15 @@ Result<void> RdpmcGate::update(bool in_use) {
     return {};
   }
   if (breakpoints_->gate()) return {};
-  VMM_ASSIGN(const kvm_sregs sregs, port_->sregs());
-  breakpoints_->set_gate(handler_of(*view_, sregs, gp_vector));
+  VMM_ASSIGN(const kvm_sregs sregs, backend_->sregs());
+  breakpoints_->set_gate(handler_of(*view_, sregs, x86::vector::GP));
   return {};
 }
 
 // Resumes at the handler, with RF set so that the breakpoint does not hit again on its first instruction. The delivery
 // of a fault clears RF: if it is set already, this KVM ignores RF.
 Result<void> RdpmcGate::let_through(kvm_regs regs) {
-  if ((regs.rflags & rflags_rf) != 0) {
+  if (x86::rflags::RF::test(regs.rflags)) {
     statistics_.given_up = 1;
     breakpoints_->set_gate(std::nullopt);
     return {};
@@ -59,8 +52,8 @@ Result<void> RdpmcGate::let_through(kvm_regs regs) {
   // The guest may have a breakpoint there too; its #DB comes first, and its #DB handler sets RF itself.
   if (const std::uint64_t hit = breakpoints_->guests_at(vpmu::GuestLinear{regs.rip}); hit != 0)
     return breakpoints_->inject({.exception = 1, .pc = regs.rip, .dr6 = hit, .dr7 = 0});
-  regs.rflags |= rflags_rf;
-  return port_->set_regs(regs);
+  regs.rflags |= x86::rflags::RF::mask;
+  return backend_->set_regs(regs);
 }
 
 // Emulates an IRET to the instruction after RDPMC.
@@ -71,40 +64,23 @@ Result<void> RdpmcGate::resume_after(const Frame& frame, std::uint64_t value, kv
     if (!cs || !ss || !can_return_to(*cs, *ss)) return let_through(regs);
     sregs.cs = *cs;
     sregs.ss = *ss;
-    VMM_TRY(port_->set_sregs(sregs));
+    VMM_TRY(backend_->set_sregs(sregs));
   }
   regs.rax = value & 0xFFFF'FFFF;
   regs.rdx = value >> 32;
   regs.rip = frame.rip + rdpmc_opcode.size();
   regs.rsp = frame.rsp;
-  regs.rflags = frame.rflags & ~(rflags_rf | rflags_vm);
+  regs.rflags = frame.rflags & ~(x86::rflags::RF::mask | x86::rflags::VM::mask);
   ++statistics_.served;
-  VMM_TRY(port_->set_regs(regs));
-  if ((frame.rflags & rflags_tf) == 0) return {};
+  VMM_TRY(backend_->set_regs(regs));
+  if (!x86::rflags::TF::test(frame.rflags)) return {};
   // The guest single-steps itself: this is the trap after RDPMC. SDM 3B 17.3.1.4.
-  return breakpoints_->inject({.exception = 1, .pc = regs.rip, .dr6 = dr6_bs, .dr7 = 0});
+  return breakpoints_->inject({.exception = 1, .pc = regs.rip, .dr6 = x86::dr6::BS::mask, .dr7 = 0});
 }
 
-// Only in ring 0: a user program may check its own text, and its pages may be shared with others.
-void RdpmcGate::rewrite(const Frame& frame) {
-  constexpr std::array rdmsr_second_byte{std::byte{0x32}};
-  const vpmu::GuestLinear site{frame.rip};
-  if (method_ != RdpmcMethod::rewrite || (frame.cs & 3) != 0 || site_count_ == sites_.size()) return;
-  if (!view_->patch(site + 1, rdmsr_second_byte)) return;
-  sites_[site_count_++] = site;
-  ++statistics_.rewritten;
-}
-
-Result<bool> RdpmcGate::is_rewritten(std::uint32_t index) {
-  if (site_count_ == 0 || !vpmu::rdpmc_counter(index)) return false;
-  VMM_ASSIGN(const kvm_regs regs, port_->regs());
-  const auto known = std::span{sites_}.first(site_count_);
-  return std::ranges::find(known, vpmu::GuestLinear{regs.rip}) != known.end();
-}
-
-Result<void> RdpmcGate::on_fault_handler(const Answer& value_of) {
-  VMM_ASSIGN(const kvm_regs regs, port_->regs());
-  VMM_ASSIGN(const kvm_sregs sregs, port_->sregs());
+Result<void> RdpmcGate::on_fault_handler(const ReadCounter& value_of) {
+  VMM_ASSIGN(const kvm_regs regs, backend_->regs());
+  VMM_ASSIGN(const kvm_sregs sregs, backend_->sregs());
   Frame frame{};
   std::array<std::byte, rdpmc_opcode.size()> opcode{};
   const bool readable = !view_->read(vpmu::GuestLinear{regs.rsp}, std::as_writable_bytes(std::span{&frame, 1})) &&
@@ -113,12 +89,11 @@ Result<void> RdpmcGate::on_fault_handler(const Answer& value_of) {
     ++statistics_.other_faults;
     return let_through(regs);
   }
-  const auto value = value_of(static_cast<std::uint32_t>(regs.rcx), frame.cs & 3, (sregs.cr4 & cr4_pce) != 0);
+  const auto value = value_of(static_cast<std::uint32_t>(regs.rcx), frame.cs & 3, x86::cr4::PCE::test(sregs.cr4));
   if (!value) {
     ++statistics_.refused;
     return let_through(regs);
   }
-  rewrite(frame);
   return resume_after(frame, *value, regs, sregs);
 }
 

@@ -11,17 +11,9 @@
 
 namespace vmm {
 
-/// How RDPMC reaches the PMU.
-enum class RdpmcMethod : std::uint8_t {
-  breakpoint,  ///< A breakpoint on the guest's #GP handler; changes nothing in the guest.
-  rewrite,     ///< The same; in addition each RDPMC found in ring 0 is replaced by an RDMSR, whose exit is cheaper.
-               ///< Changes the guest's kernel text.
-};
-
 struct RdpmcStatistics {
   std::uint64_t served{};        ///< RDPMC answered.
   std::uint64_t refused{};       ///< RDPMC that faults as on hardware: bad counter, or CPL > 0 without CR4.PCE.
-  std::uint64_t rewritten{};     ///< RDPMC instructions replaced by RDMSR.
   std::uint64_t other_faults{};  ///< Other #GP, delivered to the guest.
   std::uint64_t
       given_up{};  ///< 1 if this KVM ignores RFLAGS.RF, so that no fault could be let through: the gate is then off.
@@ -31,25 +23,19 @@ struct RdpmcStatistics {
 /// handler exits before the handler's first instruction. The gate then answers RDPMC and resumes the interrupted code,
 /// so the guest never sees the fault. The breakpoint is set only while the PMU is in use; DebugMoves carries out the
 /// guest's accesses to debug registers meanwhile.
-///
-/// RDPMC (0F 33) and RDMSR (0F 32) differ in one byte and use the same registers. RdpmcMethod::rewrite relies on that:
-/// the MSR filter also traps the counter numbers as MSR addresses, and an exit counts as RDPMC only if it comes from a
-/// rewritten instruction.
 class RdpmcGate {
  public:
-  RdpmcGate(VcpuPort& port, Breakpoints& breakpoints, GuestView& view, RdpmcMethod method)
-      : port_{&port}, breakpoints_{&breakpoints}, view_{&view}, method_{method} {}
+  RdpmcGate(VcpuBackend& backend, Breakpoints& breakpoints, GuestView& view)
+      : backend_{&backend}, breakpoints_{&breakpoints}, view_{&view} {}
 
   /// Sets or removes the breakpoint. Looks the handler up in the guest's IDT each time, as the table moves during boot.
   Result<void> update(bool in_use);
 
   /// Call for our breakpoint at the gate. `value_of` answers RDPMC (ecx, cpl, CR4.PCE); empty means #GP.
-  using Answer = std::function<std::optional<std::uint64_t>(std::uint32_t ecx, unsigned cpl, bool pce)>;
-  Result<void> on_fault_handler(const Answer& value_of);
+  using ReadCounter = std::function<std::optional<std::uint64_t>(std::uint32_t ecx, unsigned cpl, bool pce)>;
+  Result<void> on_fault_handler(const ReadCounter& value_of);
 
-  /// Whether an RDMSR exit of `index` is a rewritten RDPMC. Reads RIP only if the index could be a counter's.
-  Result<bool> is_rewritten(std::uint32_t index);
-  /// Counts an RDPMC that was answered as an RDMSR exit.
+  /// Counts an RDPMC that was answered at an exit of its own.
   void count_served() { ++statistics_.served; }
 
   [[nodiscard]] const RdpmcStatistics& statistics() const { return statistics_; }
@@ -57,15 +43,11 @@ class RdpmcGate {
  private:
   struct Frame;
   Result<void> let_through(kvm_regs regs);
-  void rewrite(const Frame& frame);
   Result<void> resume_after(const Frame& frame, std::uint64_t value, kvm_regs regs, kvm_sregs sregs);
 
-  VcpuPort* port_;
+  VcpuBackend* backend_;
   Breakpoints* breakpoints_;
   GuestView* view_;
-  RdpmcMethod method_;
-  std::array<vpmu::GuestLinear, 16> sites_{};  ///< Addresses of rewritten instructions; no kernel has more.
-  unsigned site_count_{};
   RdpmcStatistics statistics_{};
 };
 

@@ -4,7 +4,6 @@
 
 #include <array>
 
-#include "lockstep/lockstep_source.hpp"
 #include "perf/perf_calibration.hpp"
 #include "sources/clock_source.hpp"
 #include "sources/exact_source.hpp"
@@ -16,39 +15,38 @@ namespace {
 
 Result<std::unique_ptr<CountSource>> make_clock(const SourceParts& parts) {
   VMM_ASSIGN(auto timer, parts.services.make_timer());
-  return std::make_unique<ClockSource>(std::move(timer), parts.breakpoints, parts.view, parts.seed);
+  return std::make_unique<ClockSource>(std::move(timer), parts.breakpoints, parts.view, parts.generation, parts.seed);
 }
 
 Result<std::unique_ptr<CountSource>> make_step(const SourceParts& parts) {
   VMM_ASSIGN(auto timer, parts.services.make_timer());
-  return std::make_unique<StepSource>(std::move(timer), parts.breakpoints, parts.view);
+  return std::make_unique<StepSource>(std::move(timer), parts.breakpoints, parts.view, parts.generation);
 }
 
-Result<std::unique_ptr<ExactSource>> make_engine(const SourceParts& parts) {
+Result<std::unique_ptr<ExactSource>> make_engine(const SourceParts& parts, const SourceOptions& options) {
   VMM_ASSIGN(auto timer, parts.services.make_timer());
   return std::make_unique<ExactSource>(std::move(timer), parts.breakpoints, parts.view, parts.memory, parts.generation,
-                                       parts.options, parts.others_msr, parts.storable, parts.services.caches);
+                                       options, parts.foreign_msr, parts.storable, parts.services.caches,
+                                       parts.services.cpu);
 }
 
-Result<std::unique_ptr<CountSource>> make_exact(const SourceParts& parts) { return make_engine(parts); }
+Result<std::unique_ptr<CountSource>> make_exact(const SourceParts& parts) {
+  VMM_ASSIGN(auto engine, make_engine(parts, parts.options));
+  engine->stay_in_pauses();
+  return engine;
+}
 
+// Its cycles are the host's.
 Result<std::unique_ptr<CountSource>> make_perf(const SourceParts& parts) {
   auto host = parts.services.make_perf_host();
   VMM_ASSIGN(const PerfCalibration calibration, calibrate(*host));
-  VMM_ASSIGN(auto engine, make_engine(parts));
+  SourceOptions options = parts.options;
+  options.time = TimeModel::instructions;
+  VMM_ASSIGN(auto engine, make_engine(parts, options));
   return std::make_unique<PerfSource>(std::move(host), calibration, std::move(engine), parts.generation, parts.log);
 }
 
-Result<std::unique_ptr<CountSource>> make_lockstep(const SourceParts& parts) {
-  VMM_ASSIGN(auto timer, parts.services.make_timer());
-  return std::make_unique<LockstepSource>(std::move(timer), parts.breakpoints, parts.view, parts.memory, parts.seed);
-}
-
-/// Counts nothing, and is not listed.
-constexpr SourceRow lockstep{LockstepSource::description, "the engine held against KVM, for tests of the engine",
-                             make_lockstep};
-
-constexpr std::array rows{
+constexpr std::array source_rows{
     SourceRow{ClockSource::description, "estimates from time on the vCPU; works on every host", make_clock},
     SourceRow{PerfSource::description,
               "the host's PMU, and the engine near overflows and for what the host cannot count", make_perf},
@@ -60,15 +58,16 @@ constexpr std::array rows{
 
 }  // namespace
 
-std::span<const SourceRow> all_sources() { return rows; }
+std::span<const SourceRow> all_sources() { return source_rows; }
 
 const SourceRow* find_source(std::string_view name) {
-  for (const SourceRow& row : rows)
+  for (const SourceRow& row : source_rows)
     if (row.traits.name == name) return &row;
-  return name == lockstep.traits.name ? &lockstep : nullptr;
+  return nullptr;
 }
 
 Result<std::unique_ptr<CountSource>> make_source(std::string_view name, const SourceParts& parts) {
+  if (parts.options.instead) return parts.options.instead(parts);
   if (const SourceRow* row = find_source(name)) {
     auto made = row->make(parts);
     if (made || !parts.options.was_open) return made;
@@ -77,7 +76,7 @@ Result<std::unique_ptr<CountSource>> make_source(std::string_view name, const So
     return make_clock(parts);
   }
   std::string known;
-  for (const SourceRow& row : rows) known += fmt::format("{}{}", known.empty() ? "" : ", ", row.traits.name);
+  for (const SourceRow& row : source_rows) known += fmt::format("{}{}", known.empty() ? "" : ", ", row.traits.name);
   return usage_error(fmt::format("unknown source '{}'", printable(name)), fmt::format("known sources: {}", known));
 }
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <string_view>
 
-#include "sources/others_msrs.hpp"
+#include "sources/foreign_msrs.hpp"
 #include "sources/source.hpp"
 #include "sources/source_options.hpp"
 #include "support/log.hpp"
@@ -23,7 +23,7 @@ struct SourceParts {
   std::uint64_t seed;
   const SourceOptions& options;
   const SourceServices& services;
-  const OthersMsrs& others_msr;
+  const ForeignMsrs& foreign_msr;
   StorableBranches storable;
   Log& log;
 };
@@ -38,7 +38,7 @@ struct SourceRow {
 /// All sources that count. source_choice.hpp chooses among them.
 std::span<const SourceRow> all_sources();
 
-/// The row of that name, or null. Also finds `lockstep` (lockstep_source.hpp).
+/// The row of that name, or null.
 const SourceRow* find_source(std::string_view name);
 
 /// Builds a source on the vCPU's thread. Fails (usage) for an unknown name, listing the known ones; (host) if neither

@@ -11,6 +11,12 @@ void ApicTimer::count(std::uint32_t initial, std::uint64_t divisor, bool periodi
   if (periodic) period_ = ticks;
 }
 
+void ApicTimer::divide(std::uint64_t divisor, std::uint64_t now) {
+  if (due_) due_ = now + left(now) * divisor;
+  period_ = period_ / divisor_ * divisor;
+  divisor_ = divisor;
+}
+
 std::uint32_t ApicTimer::left(std::uint64_t now) const {
   if (!due_ || *due_ <= now) return 0;
   return static_cast<std::uint32_t>((*due_ - now) / divisor_);
@@ -26,8 +32,8 @@ bool ApicTimer::take_due(std::uint64_t now) {
 }
 
 bool ApicTimer::restore(const Image& image) {
-  constexpr std::uint64_t most_divisor = 128;  // SDM 3A figure 10-10
-  if (image.divisor == 0 || image.divisor > most_divisor) return false;
+  constexpr std::uint64_t max_divisor = 128;  // SDM 3A figure 10-10
+  if (image.divisor == 0 || image.divisor > max_divisor) return false;
   stop();
   divisor_ = image.divisor;
   if (image.runs == 0) return true;

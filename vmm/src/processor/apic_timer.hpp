@@ -14,6 +14,12 @@ class ApicTimer {
     stop();
     due_ = at;
   }
+  /// A running count begins anew each time that it is over, after `count` ticks of its divisor; 0: it ends then.
+  void repeat(std::uint32_t count) {
+    if (due_) period_ = count * divisor_;
+  }
+  /// What is left of a running count, and each further one, takes as many ticks of another divisor.
+  void divide(std::uint64_t divisor, std::uint64_t now);
   void stop() {
     due_.reset();
     period_ = 0;

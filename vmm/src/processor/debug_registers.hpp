@@ -35,5 +35,7 @@ bool watches_data_near(const Watch& watch, std::uint64_t at, std::uint64_t dista
 std::uint64_t execution_hits(const Watch& watch, std::uint64_t rip);
 /// Breakpoints on the data that an instruction has accessed, as bits of DR6.
 std::uint64_t data_hits(const Watch& watch, std::span<const Access> accesses);
+/// I/O breakpoints on a port access, as bits of DR6; they exist while CR4.DE is set.
+std::uint64_t port_hits(const Watch& watch, std::uint16_t port, std::uint8_t bytes);
 
 }  // namespace vmm

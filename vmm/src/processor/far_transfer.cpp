@@ -5,56 +5,86 @@
 #include <cstring>
 
 #include "decode/instruction.hpp"
+#include "processor/descriptors.hpp"
 #include "processor/exceptions.hpp"
-#include "vcpu/segments.hpp"
+#include "support/x86.hpp"
 #include "vpmu/bits.hpp"
+#include "vpmu/msr.hpp"
 
 namespace vmm {
 namespace {
 
-using vpmu::bit;
-
-constexpr std::uint64_t cr0_pe = bit(0), efer_lma = bit(10);
-constexpr std::uint64_t rflags_if = bit(9), rflags_rf = bit(16), rflags_vm = bit(17), rflags_iopl = 3ULL << 12,
-                        rflags_fixed = bit(1);
-/// All flags that software may load into RFLAGS.
-constexpr std::uint64_t rflags_loadable = 0x25'7FD5;
+/// All flags that IRET and SYSRET may load.
+constexpr std::uint64_t by_iret = x86::rflags::by_popf | x86::rflags::RF::mask;
 /// Descriptor types, accessed: readable code, writable data.
 constexpr std::uint8_t type_code = 0xB, type_data = 0x3;
-constexpr std::uint32_t msr_sysenter_cs = 0x174, msr_sysenter_esp = 0x175, msr_sysenter_eip = 0x176;
-constexpr std::uint32_t msr_star = 0xC000'0081, msr_lstar = 0xC000'0082, msr_fmask = 0xC000'0084;
 
-Exception protection(std::uint16_t selector) { return {vector_gp, selector & ~3U}; }
-
-/// Reads words of a stack frame as the instruction would.
+/// Reads words of the stack, from `offset` above its top, as the instruction would.
 template <std::size_t N>
-std::optional<Exception> read_frame(SoftState& state, GuestView& view, std::size_t bytes, std::size_t count,
+std::optional<Exception> read_frame(SoftState& state, GuestView& view, std::uint64_t offset, std::size_t bytes,
                                     std::array<std::uint64_t, N>& words) {
-  for (std::size_t n = 0; n < count; ++n) {
-    const auto at = stack_address(state.sregs, state.regs.rsp + n * bytes);
+  for (std::size_t n = 0; n < words.size(); ++n) {
+    const auto at = stack_address(state.sregs, state.regs.rsp + offset + n * bytes);
     if (const auto fault = view.read_current(at, std::as_writable_bytes(std::span{&words[n], 1}).first(bytes)))
-      return page_fault(state, *fault);
+      return stack_exception(state, *fault);
   }
   return std::nullopt;
 }
 
-/// Loads the code segment of a far branch from privilege level `cpl`.
-std::optional<kvm_segment> code_segment(SoftState& state, GuestView& view, std::uint16_t selector, unsigned cpl) {
-  if (is_real_mode(state.sregs)) return real_mode_segment(selector, true);
-  auto cs = segment_of(view, state.sregs, selector);
-  const bool is_code = cs && cs->s != 0 && cs->present != 0 && (cs->type & 8) != 0;
-  if (!is_code || cs->dpl != cpl) return std::nullopt;
-  if (!is_long_mode(state.sregs)) cs->l = 0;
-  if (cs->l != 0 && cs->db != 0) return std::nullopt;
-  cs->selector = static_cast<std::uint16_t>((selector & ~3U) | cpl);
-  return cs;
+/// Where CS and RIP of a far transfer come from: they determine the privilege checks. SDM 2A JMP, CALL, IRET, 2B RET.
+enum class Transfer : std::uint8_t { branch, back };
+
+bool may_transfer(const SoftState& state, Transfer how, const kvm_segment& cs, unsigned rpl) {
+  const unsigned cpl = cpl_of(state.sregs);
+  if (!is_code(cs) || (is_long_mode(state.sregs) && cs.l != 0 && cs.db != 0)) return false;
+  if (how == Transfer::back) return rpl >= cpl && (is_conforming(cs) ? cs.dpl <= rpl : cs.dpl == rpl);
+  return is_conforming(cs) ? cs.dpl <= cpl : rpl <= cpl && cs.dpl == cpl;
+}
+
+/// Loads the code segment of a far transfer. Call gates and tasks are not supported.
+std::optional<Exception> code_segment(SoftState& state, GuestView& view, std::uint16_t selector, Transfer how,
+                                      kvm_segment& out) {
+  if (is_real_mode(state.sregs)) {
+    out = real_mode_segment(selector, true);
+    return std::nullopt;
+  }
+  Descriptor d;
+  if (const auto fault = fetch_descriptor(state, view, selector, d)) return fault;
+  const unsigned rpl = selector & 3U;
+  if (!may_transfer(state, how, d.segment, rpl)) return about(x86::vector::GP, selector);
+  if (d.segment.present == 0) return about(x86::vector::NP, selector);
+  if (const auto fault = mark_accessed(state, view, d)) return fault;
+  out = d.segment;
+  if (!is_long_mode(state.sregs)) out.l = 0;
+  out.selector = static_cast<std::uint16_t>((selector & ~3U) | (how == Transfer::back ? rpl : cpl_of(state.sregs)));
+  return std::nullopt;
+}
+
+/// Loads SS of a return to level `cpl` of `cs`. 64-bit code of the inner levels may have a null one.
+std::optional<Exception> outer_stack(SoftState& state, GuestView& view, std::uint16_t selector, unsigned cpl,
+                                     const kvm_segment& cs, kvm_segment& out) {
+  if ((selector & ~3U) != 0) return stack_segment(state, view, selector, cpl, out);
+  if (!is_long_mode(state.sregs) || cs.l == 0 || cpl == 3) return general_protection;
+  out = null_stack(selector, cpl);
+  return std::nullopt;
+}
+
+/// A program gets no segment registers of its kernel: SDM 3A 5.8.6, 2A IRET. A null selector loses its RPL.
+void drop_inner_segments(kvm_sregs& s, unsigned cpl) {
+  for (kvm_segment* const to : {&s.es, &s.ds, &s.fs, &s.gs}) {
+    const bool is_null = (to->selector & ~3U) == 0;
+    if (is_null) to->selector = 0;
+    if (is_null || to->unusable != 0 || to->dpl >= cpl || is_conforming(*to)) continue;
+    to->selector = 0;
+    to->unusable = 1;
+  }
 }
 
 std::optional<Exception> bad_target(const SoftState& state, const kvm_segment& cs, std::uint64_t& offset) {
   if (is_long_mode(state.sregs) && cs.l != 0)
     return vpmu::is_canonical(offset, 48) ? std::nullopt : std::optional{general_protection};
   offset &= vpmu::low_bits(32);
-  return std::nullopt;
+  return offset <= cs.limit ? std::nullopt : std::optional{general_protection};
 }
 
 /// A segment as the fast system calls load it, regardless of the descriptor table.
@@ -71,8 +101,8 @@ kvm_segment flat(std::uint64_t selector, std::uint8_t type, std::uint8_t dpl, bo
 
 }  // namespace
 
-bool is_real_mode(const kvm_sregs& sregs) { return (sregs.cr0 & cr0_pe) == 0; }
-bool is_long_mode(const kvm_sregs& sregs) { return (sregs.efer & efer_lma) != 0; }
+bool is_real_mode(const kvm_sregs& sregs) { return !x86::cr0::PE::test(sregs.cr0); }
+bool is_long_mode(const kvm_sregs& sregs) { return x86::efer::LMA::test(sregs.efer); }
 bool is_64_bit_code(const kvm_sregs& sregs) { return code_mode(sregs) == CodeMode::bits64; }
 
 kvm_segment real_mode_segment(std::uint16_t selector, bool code) {
@@ -106,123 +136,134 @@ void set_stack_pointer(SoftState& state, std::uint64_t to) {
   else if (state.sregs.ss.db != 0)
     rsp = to & vpmu::low_bits(32);
   else
-    rsp = (rsp & ~vpmu::low_bits(16)) | (to & vpmu::low_bits(16));
+    rsp = (rsp & vpmu::low_bits(32) & ~vpmu::low_bits(16)) | (to & vpmu::low_bits(16));
 }
 
 std::optional<Exception> far_jump(SoftState& state, GuestView& view, FarPointer to) {
-  const auto cs = code_segment(state, view, to.selector, cpl_of(state.sregs));
-  if (!cs) return protection(to.selector);
-  if (const auto bad = bad_target(state, *cs, to.offset)) return bad;
-  state.sregs.cs = *cs;
+  kvm_segment cs;
+  if (const auto fault = code_segment(state, view, to.selector, Transfer::branch, cs)) return fault;
+  if (const auto bad = bad_target(state, cs, to.offset)) return bad;
+  state.sregs.cs = cs;
   state.regs.rip = to.offset;
   return std::nullopt;
 }
 
 std::optional<Exception> far_call(SoftState& state, GuestView& view, FarPointer to, std::uint64_t next,
                                   std::size_t bytes) {
-  const auto cs = code_segment(state, view, to.selector, cpl_of(state.sregs));
-  if (!cs) return protection(to.selector);
-  if (const auto bad = bad_target(state, *cs, to.offset)) return bad;
+  kvm_segment cs;
+  if (const auto fault = code_segment(state, view, to.selector, Transfer::branch, cs)) return fault;
+  if (const auto bad = bad_target(state, cs, to.offset)) return bad;
   const std::array<std::uint64_t, 2> words{state.sregs.cs.selector, next};
   for (std::size_t n = 0; n < words.size(); ++n) {
     const auto at = stack_address(state.sregs, state.regs.rsp - (n + 1) * bytes);
     if (const auto fault = view.write_current(at, std::as_bytes(std::span{&words[n], 1}).first(bytes)))
-      return page_fault(state, *fault);
+      return stack_exception(state, *fault);
   }
   set_stack_pointer(state, state.regs.rsp - words.size() * bytes);
-  state.sregs.cs = *cs;
+  state.sregs.cs = cs;
   state.regs.rip = to.offset;
   return std::nullopt;
 }
 
+// To an outer level, the parameters are taken off both stacks.
 std::optional<Exception> far_return(SoftState& state, GuestView& view, std::size_t bytes, std::uint64_t more) {
-  std::array<std::uint64_t, 2> frame{};  // RIP, CS
-  if (const auto fault = read_frame(state, view, bytes, frame.size(), frame)) return fault;
-  const std::uint64_t behind = state.regs.rsp + frame.size() * bytes + more;
-  const auto cs = code_segment(state, view, static_cast<std::uint16_t>(frame[1]), cpl_of(state.sregs));
-  if (!cs) return protection(static_cast<std::uint16_t>(frame[1]));
-  if (const auto bad = bad_target(state, *cs, frame[0])) return bad;
-  set_stack_pointer(state, behind);
-  state.sregs.cs = *cs;
+  constexpr std::size_t inner = 2;
+  std::array<std::uint64_t, inner> frame{}, stack{};  // RIP, CS; RSP, SS
+  if (const auto fault = read_frame(state, view, 0, bytes, frame)) return fault;
+  const std::uint64_t behind = frame.size() * bytes + more;
+  kvm_segment cs, ss;
+  const auto selector = static_cast<std::uint16_t>(frame[1]);
+  if (const auto fault = code_segment(state, view, selector, Transfer::back, cs)) return fault;
+  const unsigned cpl = selector & 3U;
+  const bool outer = !is_real_mode(state.sregs) && cpl != cpl_of(state.sregs);
+  if (outer) {
+    if (const auto fault = read_frame(state, view, behind, bytes, stack)) return fault;
+    if (const auto fault = outer_stack(state, view, static_cast<std::uint16_t>(stack[1]), cpl, cs, ss)) return fault;
+  }
+  if (const auto bad = bad_target(state, cs, frame[0])) return bad;
+  if (!outer) set_stack_pointer(state, state.regs.rsp + behind);
+  state.sregs.cs = cs;
   state.regs.rip = frame[0];
+  if (!outer) return std::nullopt;
+  state.sregs.ss = ss;
+  set_stack_pointer(state, stack[0] + more);
+  drop_inner_segments(state.sregs, cpl);
   return std::nullopt;
 }
 
 std::optional<Exception> return_from_interrupt(SoftState& state, GuestView& view, std::size_t bytes) {
-  constexpr std::size_t inner = 3, outer = 5;  // RIP, CS, RFLAGS; RSP, SS
-  std::array<std::uint64_t, outer> frame{};
-  if (const auto fault = read_frame(state, view, bytes, inner, frame)) return fault;
+  if (is_long_mode(state.sregs) && x86::rflags::NT::test(state.regs.rflags)) return general_protection;
+  constexpr std::size_t inner = 3;
+  std::array<std::uint64_t, inner> frame{};  // RIP, CS, RFLAGS
+  std::array<std::uint64_t, 2> stack{};      // RSP, SS
+  if (const auto fault = read_frame(state, view, 0, bytes, frame)) return fault;
   const bool real = is_real_mode(state.sregs);
   const auto selector = static_cast<std::uint16_t>(frame[1]);
-  const unsigned cpl = real ? 0 : selector & 3U;
-  if (!real && (cpl < cpl_of(state.sregs) || (bytes == 4 && (frame[2] & rflags_vm) != 0))) return protection(selector);
-  const auto cs = code_segment(state, view, selector, cpl);
-  if (!cs) return protection(selector);
-  if (const auto bad = bad_target(state, *cs, frame[0])) return bad;
-  const bool switches = is_64_bit_code(state.sregs) || cpl != cpl_of(state.sregs);
-  std::optional<kvm_segment> ss;
+  const unsigned before = cpl_of(state.sregs), cpl = real ? 0 : selector & 3U;
+  if (!real && bytes == 4 && (frame[2] & x86::rflags::VM::mask) != 0 && before == 0)
+    return about(x86::vector::GP, selector);
+  kvm_segment cs, ss;
+  if (const auto fault = code_segment(state, view, selector, Transfer::back, cs)) return fault;
+  const bool switches = is_64_bit_code(state.sregs) || cpl != before;
   if (switches) {
-    if (const auto fault = read_frame(state, view, bytes, outer, frame)) return fault;
-    const auto stack_selector = static_cast<std::uint16_t>(frame[4]);
-    const bool may_be_null = is_long_mode(state.sregs) && cs->l != 0 && cpl != 3;
-    ss = (stack_selector & ~3U) == 0 && may_be_null ? null_stack(stack_selector, cpl)
-                                                    : segment_of(view, state.sregs, stack_selector);
-    const bool writable = ss && ss->s != 0 && ss->present != 0 && (ss->type & 0xA) == 2;
-    if (!writable || ss->dpl != cpl) return protection(stack_selector);
+    if (const auto fault = read_frame(state, view, inner * bytes, bytes, stack)) return fault;
+    if (const auto fault = outer_stack(state, view, static_cast<std::uint16_t>(stack[1]), cpl, cs, ss)) return fault;
   }
-  std::uint64_t loadable = rflags_loadable;
+  if (const auto bad = bad_target(state, cs, frame[0])) return bad;
+  std::uint64_t loadable = by_iret;
   if (bytes == 2) loadable &= vpmu::low_bits(16);
-  if (cpl_of(state.sregs) != 0) loadable &= ~(rflags_iopl | rflags_if);
+  if (before != 0) loadable &= ~x86::rflags::IOPL::mask;
+  if (before > (state.regs.rflags & x86::rflags::IOPL::mask) >> 12) loadable &= ~x86::rflags::IF::mask;
   if (!switches) set_stack_pointer(state, state.regs.rsp + inner * bytes);
-  state.sregs.cs = *cs;
-  if (switches) {
-    state.sregs.ss = *ss;
-    state.regs.rsp = frame[3];
-  }
+  state.sregs.cs = cs;
   state.regs.rip = frame[0];
-  state.regs.rflags = (state.regs.rflags & ~loadable) | (frame[2] & loadable) | rflags_fixed;
+  state.regs.rflags = (state.regs.rflags & ~loadable) | (frame[2] & loadable) | x86::rflags::fixed;
   state.events.nmi.masked = 0;
+  if (!switches) return std::nullopt;
+  state.sregs.ss = ss;
+  set_stack_pointer(state, stack[0]);
+  drop_inner_segments(state.sregs, cpl);
   return std::nullopt;
 }
 
 void system_call(SoftState& state, std::uint64_t next) {
-  const std::uint64_t star = state.msrs[msr_star];
+  const std::uint64_t star = state.msrs[vpmu::msr::IA32_STAR.value()];
   kvm_regs& r = state.regs;
   r.rcx = next;
-  r.r11 = r.rflags & ~rflags_rf;
-  r.rip = state.msrs[msr_lstar];
-  r.rflags = ((r.rflags & ~state.msrs[msr_fmask]) | rflags_fixed) & ~rflags_rf;
+  r.r11 = r.rflags & ~x86::rflags::RF::mask;
+  r.rip = state.msrs[vpmu::msr::IA32_LSTAR.value()];
+  r.rflags = ((r.rflags & ~state.msrs[vpmu::msr::IA32_FMASK.value()]) | x86::rflags::fixed) & ~x86::rflags::RF::mask;
   state.sregs.cs = flat(star >> 32 & 0xFFFC, type_code, 0);
   state.sregs.ss = flat((star >> 32) + 8, type_data, 0);
 }
 
 std::optional<Exception> system_return(SoftState& state, bool to_64_bit_code) {
   constexpr std::uint64_t loaded = 0x3C'7FD7;
-  const std::uint64_t base = state.msrs[msr_star] >> 48;
+  const std::uint64_t base = state.msrs[vpmu::msr::IA32_STAR.value()] >> 48;
   kvm_regs& r = state.regs;
   if (to_64_bit_code && !vpmu::is_canonical(r.rcx, 48)) return general_protection;
   r.rip = to_64_bit_code ? r.rcx : r.rcx & vpmu::low_bits(32);
-  r.rflags = (r.r11 & loaded) | rflags_fixed;
+  r.rflags = (r.r11 & loaded) | x86::rflags::fixed;
   state.sregs.cs = flat((to_64_bit_code ? base + 16 : base) | 3, type_code, 3, to_64_bit_code);
   state.sregs.ss = flat((base + 8) | 3, type_data, 3);
   return std::nullopt;
 }
 
 std::optional<Exception> system_enter(SoftState& state) {
-  const std::uint64_t selector = state.msrs[msr_sysenter_cs] & 0xFFFC;
+  const std::uint64_t selector = state.msrs[vpmu::msr::IA32_SYSENTER_CS.value()] & 0xFFFC;
   if (selector == 0 || is_real_mode(state.sregs)) return general_protection;
   const bool wide = is_long_mode(state.sregs);
   const std::uint64_t mask = vpmu::low_bits(wide ? 64 : 32);
   state.sregs.cs = flat(selector, type_code, 0, wide);
   state.sregs.ss = flat(selector + 8, type_data, 0);
-  state.regs.rip = state.msrs[msr_sysenter_eip] & mask;
-  state.regs.rsp = state.msrs[msr_sysenter_esp] & mask;
-  state.regs.rflags &= ~(rflags_vm | rflags_if | rflags_rf);
+  state.regs.rip = state.msrs[vpmu::msr::IA32_SYSENTER_EIP.value()] & mask;
+  state.regs.rsp = state.msrs[vpmu::msr::IA32_SYSENTER_ESP.value()] & mask;
+  state.regs.rflags &= ~(x86::rflags::VM::mask | x86::rflags::IF::mask | x86::rflags::RF::mask);
   return std::nullopt;
 }
 
 std::optional<Exception> system_exit(SoftState& state, bool to_64_bit_code) {
-  const std::uint64_t selector = state.msrs[msr_sysenter_cs] & 0xFFFC;
+  const std::uint64_t selector = state.msrs[vpmu::msr::IA32_SYSENTER_CS.value()] & 0xFFFC;
   kvm_regs& r = state.regs;
   if (selector == 0 || is_real_mode(state.sregs)) return general_protection;
   if (to_64_bit_code && (!vpmu::is_canonical(r.rcx, 48) || !vpmu::is_canonical(r.rdx, 48))) return general_protection;

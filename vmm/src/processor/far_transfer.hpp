@@ -3,8 +3,8 @@
 #include "vcpu/guest_view.hpp"
 
 /// Instructions that load CS: far branches, returns from handlers, fast system calls. All return nothing on success,
-/// else the exception that they raise, with nothing changed but CR2. SDM 3A 5.8. Segment limits are not checked; call
-/// gates and tasks are not supported: #GP.
+/// else the exception that they raise, with nothing changed but CR2 and accessed bits. SDM 3A 5.8. Call gates and tasks
+/// are not supported: #GP.
 namespace vmm {
 
 /// Whether segments work as in real mode: the base is 16 times the selector.
@@ -31,7 +31,7 @@ struct FarPointer {
 /// The same; pushes CS and `next`, `bytes` each. SDM 2A CALL.
 [[nodiscard]] std::optional<Exception> far_call(SoftState& state, GuestView& view, FarPointer to, std::uint64_t next,
                                                 std::size_t bytes);
-/// RETF with words of `bytes`, releasing `more` bytes of the stack, to the same privilege level. SDM 2B RET.
+/// RETF with words of `bytes`, releasing `more` bytes of the stack, to the same or an outer level. SDM 2B RET.
 [[nodiscard]] std::optional<Exception> far_return(SoftState& state, GuestView& view, std::size_t bytes,
                                                   std::uint64_t more);
 /// IRET with words of `bytes`. To an outer or the same privilege level only. SDM 2A IRET.

@@ -3,8 +3,9 @@
 #include <string_view>
 #include <vector>
 
-#include "exec/cpu_feature.hpp"
+#include "exec/state/cpu_feature.hpp"
 #include "kvm/cpuid_table.hpp"
+#include "vcpu/backend.hpp"
 
 namespace vmm {
 
@@ -22,6 +23,8 @@ class GuestFeatures {
   }
   /// The bits of CR4 that may be set.
   [[nodiscard]] std::uint64_t cr4() const { return cr4_; }
+  /// The width of physical addresses, and whether pages may have 1 GiB.
+  [[nodiscard]] PagingLimits paging() const { return paging_; }
   /// Whether XCR0 may have this value. SDM 1 13.3.
   [[nodiscard]] bool may_enable(std::uint64_t components) const;
   /// The features that enable instructions, one bit for each CpuFeature.
@@ -31,6 +34,7 @@ class GuestFeatures {
   std::uint64_t has_{};
   std::uint64_t cr4_{};
   std::uint64_t xcr0_{};  ///< The components that may be enabled.
+  PagingLimits paging_;
 };
 
 /// The Linux names of the features that a CPUID reports.

@@ -1,16 +1,16 @@
 #include "processor/interrupt_unit.hpp"
 
+#include "support/x86.hpp"
 #include "vpmu/bits.hpp"
+#include "vpmu/msr.hpp"
 
 namespace vmm {
 namespace {
 
-constexpr std::uint32_t msr_tsc_deadline = 0x6E0, msr_x2apic_first = 0x800, msr_x2apic_last = 0x83F;
+constexpr std::uint32_t first_x2apic_msr = 0x800, last_x2apic_msr = 0x8FF;
 /// Position of an id in the registers of xAPIC mode. SDM 3A figures 10-6, 10-12, 10-13.
 constexpr unsigned xapic_id_shift = 24;
 constexpr std::uint32_t xapic_everyone = 0xFF, x2apic_everyone = ~0U;
-/// Lower vectors are not valid for interrupts. SDM 3A 10.5.2.
-constexpr std::uint8_t least_vector = 16;
 // SDM 3A figure 10-8.
 using VECTOR = vpmu::Bits<7, 0>;
 using MASKED = vpmu::Bits<16>;
@@ -30,7 +30,15 @@ using LOGICAL = vpmu::Bits<11>;
 using ASSERT = vpmu::Bits<14>;
 using SHORTHAND = vpmu::Bits<19, 18>;
 enum Shorthand : std::uint8_t { none, self, all, others };
+/// ICR of a fixed interrupt to the sender itself.
+constexpr std::uint32_t self_command = std::uint32_t{self} << 18;
 }  // namespace command
+using command::self_command;
+
+/// x2APIC mode has no DFR, and ICR is one register. SDM 3A table 10-6.
+bool is_x2apic_register(std::uint32_t offset) {
+  return offset != apic::destination_format && offset != apic::command_high;
+}
 
 }  // namespace
 
@@ -38,30 +46,56 @@ bool InterruptUnit::in_deadline_mode() const {
   return TIMER_MODE::get(s_->apic.read(apic::lvt_timer)) == mode_deadline;
 }
 
+bool InterruptUnit::is_periodic() const { return TIMER_MODE::get(s_->apic.read(apic::lvt_timer)) == mode_periodic; }
+
 std::uint32_t InterruptUnit::read(std::uint32_t offset) const {
   if (offset == apic::current_count) return in_deadline_mode() ? 0 : timer_.left(time_->wall());
+  check_register(offset);
   return s_->apic.read(offset);
 }
 
+/// SDM 3A 10.5.3: an access to a reserved register of the page is an error. Table 10-1 has two more than x2APIC mode.
+void InterruptUnit::check_register(std::uint32_t offset) const {
+  const apic::Register is = apic::register_at(offset);
+  const bool is_there = offset == apic::arbitration_priority || offset == apic::remote_read ||
+                        (offset != apic::self_interrupt && (is.readable || is.writable));
+  if (!is_there && !is_x2apic()) s_->apic.note_error(apic::illegal_register);
+}
+
 void InterruptUnit::write(std::uint32_t offset, std::uint32_t value) {
-  const auto served = offset == apic::end_of_interrupt ? s_->apic.serving() : std::nullopt;
-  const std::uint64_t mode = TIMER_MODE::get(s_->apic.read(apic::lvt_timer));
-  s_->apic.write(offset, value);
-  if (served && io_apic() != nullptr) io_apic()->end_of_interrupt(*served);
-  if (offset == apic::command_low) send(value, s_->apic.read(apic::command_high) >> xapic_id_shift);
-  // A switch to or from deadline mode disarms the timer; a new initial count or divisor starts a new count. SDM 3A
-  // 10.5.4.1.
-  if (offset == apic::lvt_timer && TIMER_MODE::get(value) != mode && (in_deadline_mode() || mode == mode_deadline)) {
-    timer_.stop();
-    deadline_ = 0;
+  check_register(offset);
+  switch (offset) {
+    case apic::end_of_interrupt:
+      if (const auto served = s_->apic.end_interrupt(); served && io_apic() != nullptr)
+        io_apic()->end_of_interrupt(*served);
+      return;
+    case apic::lvt_timer: return write_timer_vector(value);
+    case apic::command_low:
+      s_->apic.write(offset, value);
+      return send(value, s_->apic.read(apic::command_high) >> (is_x2apic() ? 0 : xapic_id_shift));
+    case apic::command_high: return s_->apic.write(offset, value & 0xFFU << xapic_id_shift);
+    case apic::initial_count: s_->apic.write(offset, value); return start_count();
+    case apic::divide:
+      s_->apic.write(offset, value);
+      if (!in_deadline_mode()) timer_.divide(divisor_of(s_->apic.read(offset)), time_->wall());
+      return;
+    default: return s_->apic.write(offset, value);
   }
-  if (offset == apic::initial_count || offset == apic::divide) start_count();
+}
+
+// A switch to or from deadline mode disarms the timer; one between the other two lets the count go on. SDM 3A
+// 10.5.4, 10.5.4.1.
+void InterruptUnit::write_timer_vector(std::uint32_t value) {
+  const bool was_deadline = in_deadline_mode();
+  s_->apic.write(apic::lvt_timer, value);
+  if (in_deadline_mode() != was_deadline) return reset();
+  if (!was_deadline) timer_.repeat(is_periodic() ? s_->apic.read(apic::initial_count) : 0);
 }
 
 void InterruptUnit::start_count() {
   if (in_deadline_mode()) return;
-  const bool periodic = TIMER_MODE::get(s_->apic.read(apic::lvt_timer)) == mode_periodic;
-  timer_.count(s_->apic.read(apic::initial_count), divisor_of(s_->apic.read(apic::divide)), periodic, time_->wall());
+  timer_.count(s_->apic.read(apic::initial_count), divisor_of(s_->apic.read(apic::divide)), is_periodic(),
+               time_->wall());
 }
 
 void InterruptUnit::arm_deadline() {
@@ -75,7 +109,7 @@ void InterruptUnit::reset() {
   deadline_ = 0;
 }
 
-bool InterruptUnit::is_x2apic() const { return (s_->sregs.apic_base & apic_base_extd) != 0; }
+bool InterruptUnit::is_x2apic() const { return x86::apic_base::EXTD::test(s_->sregs.apic_base); }
 
 // SDM 3A 10.12.10.2.
 std::uint32_t InterruptUnit::x2apic_logical_id() const { return s_->id >> 4 << 16 | 1U << (s_->id & 0xF); }
@@ -94,24 +128,24 @@ bool InterruptUnit::has_logical_id(std::uint32_t destination) const {
 
 // A disabled APIC receives nothing. SDM 3A 10.4.3.
 bool InterruptUnit::is_addressed(const ApicMessage& message) const {
-  if ((s_->sregs.apic_base & apic_base_enabled) == 0) return false;
+  if (!x86::apic_base::EN::test(s_->sregs.apic_base)) return false;
   if (message.everyone) return true;
   return message.logical ? has_logical_id(message.destination) : message.destination == s_->id;
 }
 
-void InterruptUnit::receive(ApicMessage::Mode mode, std::uint8_t vector) {
-  switch (mode) {
+void InterruptUnit::receive(const ApicMessage& message) {
+  switch (message.mode) {
     case ApicMessage::Mode::fixed:
     case ApicMessage::Mode::lowest_priority:
-      if (vector >= least_vector) s_->apic.request(vector);
-      return;
+      if (!apic::is_legal_vector(message.vector)) return s_->apic.note_error(apic::receive_illegal_vector);
+      return s_->apic.request(message.vector, message.level);
     case ApicMessage::Mode::nmi: return add_nmi(*s_);
     case ApicMessage::Mode::init:
       s_->init_pending = true;
       s_->start_pending.reset();
       return;
     case ApicMessage::Mode::start_up:
-      if (s_->waits_for_start || s_->init_pending) s_->start_pending = vector;
+      if (s_->waits_for_start || s_->init_pending) s_->start_pending = message.vector;
       return;
     case ApicMessage::Mode::smi:
     case ApicMessage::Mode::reserved:
@@ -128,8 +162,10 @@ void InterruptUnit::send(std::uint32_t command, std::uint32_t destination) {
                       .logical = LOGICAL::test(command),
                       .destination = destination};
   if (message.mode == ApicMessage::Mode::init && !ASSERT::test(command)) return;
+  if (message.mode <= ApicMessage::Mode::lowest_priority && !apic::is_legal_vector(message.vector))
+    return s_->apic.note_error(apic::send_illegal_vector);
   const auto shorthand = static_cast<Shorthand>(SHORTHAND::get(command));
-  if (shorthand == self) return receive(message.mode, message.vector);
+  if (shorthand == self) return receive(message);
   message.everyone = message.everyone || shorthand != none;
   if (bus_ != nullptr) bus_->send(message, shorthand == others ? this : nullptr);
 }
@@ -140,12 +176,11 @@ void InterruptUnit::tsc_changed() {
 
 vpmu::MsrReadResult InterruptUnit::rdmsr(std::uint32_t index) const {
   using vpmu::MsrStatus;
-  if (index == msr_tsc_deadline) return {.status = MsrStatus::ok, .value = deadline_};
-  if (index < msr_x2apic_first || index > msr_x2apic_last) return {.status = MsrStatus::unknown};
-  const std::uint32_t offset = (index - msr_x2apic_first) << 4;
-  const bool absent = offset == apic::end_of_interrupt || offset == apic::destination_format ||
-                      offset == apic::command_high || offset == apic::self_interrupt;
-  if (!is_x2apic() || absent) return {.status = MsrStatus::gp};
+  if (index == vpmu::msr::IA32_TSC_DEADLINE.value()) return {.status = MsrStatus::ok, .value = deadline_};
+  if (index < first_x2apic_msr || index > last_x2apic_msr) return {.status = MsrStatus::unknown};
+  const std::uint32_t offset = (index - first_x2apic_msr) << 4;
+  if (!is_x2apic() || !is_x2apic_register(offset) || !apic::register_at(offset).readable)
+    return {.status = MsrStatus::gp};
   if (offset == apic::id) return {.status = MsrStatus::ok, .value = s_->id};
   if (offset == apic::logical_destination) return {.status = MsrStatus::ok, .value = x2apic_logical_id()};
   if (offset == apic::command_low)
@@ -155,30 +190,26 @@ vpmu::MsrReadResult InterruptUnit::rdmsr(std::uint32_t index) const {
 
 vpmu::MsrStatus InterruptUnit::wrmsr(std::uint32_t index, std::uint64_t value) {
   using vpmu::MsrStatus;
-  if (index == msr_tsc_deadline) {
+  if (index == vpmu::msr::IA32_TSC_DEADLINE.value()) {
     if (!in_deadline_mode()) return MsrStatus::ok;
     deadline_ = value;
     arm_deadline();
     return MsrStatus::ok;
   }
-  if (index < msr_x2apic_first || index > msr_x2apic_last) return MsrStatus::unknown;
-  const std::uint32_t offset = (index - msr_x2apic_first) << 4;
-  const bool read_only = offset == apic::id || offset == apic::version || offset == apic::processor_priority ||
-                         offset == apic::logical_destination || offset == apic::destination_format ||
-                         (offset >= apic::in_service && offset < apic::error_status) || offset == apic::command_high ||
-                         offset == apic::current_count;
+  if (index < first_x2apic_msr || index > last_x2apic_msr) return MsrStatus::unknown;
+  const std::uint32_t offset = (index - first_x2apic_msr) << 4;
+  const apic::Register is = apic::register_at(offset);
+  const bool is_64_bits = offset == apic::command_low;
+  const std::uint64_t allowed = is_64_bits ? ~0ULL << 32 | is.bits | is.ignored : is.bits | is.ignored;
   const bool must_be_zero = offset == apic::end_of_interrupt || offset == apic::error_status;
-  if (!is_x2apic() || read_only || (must_be_zero && value != 0)) return MsrStatus::gp;
-  if (offset != apic::command_low && value >> 32 != 0) return MsrStatus::gp;
+  if (!is_x2apic() || !is_x2apic_register(offset) || !is.writable || (value & (must_be_zero ? ~0ULL : ~allowed)) != 0)
+    return MsrStatus::gp;
   if (offset == apic::self_interrupt) {
-    receive(ApicMessage::Mode::fixed, static_cast<std::uint8_t>(value));
-  } else if (offset == apic::command_low) {
-    s_->apic.write(apic::command_high, static_cast<std::uint32_t>(value >> 32));
-    s_->apic.write(offset, static_cast<std::uint32_t>(value));
-    send(static_cast<std::uint32_t>(value), static_cast<std::uint32_t>(value >> 32));
-  } else {
-    write(offset, static_cast<std::uint32_t>(value));
+    send(self_command | static_cast<std::uint8_t>(value), 0);
+    return MsrStatus::ok;
   }
+  if (is_64_bits) s_->apic.write(apic::command_high, static_cast<std::uint32_t>(value >> 32));
+  write(offset, static_cast<std::uint32_t>(value));
   return MsrStatus::ok;
 }
 

@@ -36,7 +36,7 @@ class InterruptUnit {
   /// Whether a message addresses this APIC. SDM 3A 10.6.2, 10.12.10.
   [[nodiscard]] bool is_addressed(const ApicMessage& message) const;
   /// Receives such a message, from another processor or a device.
-  void receive(ApicMessage::Mode mode, std::uint8_t vector);
+  void receive(const ApicMessage& message);
   /// PPR: a message of the lowest priority goes to the addressed APIC with the least.
   [[nodiscard]] std::uint32_t priority() const { return s_->apic.read(apic::processor_priority); }
 
@@ -47,19 +47,25 @@ class InterruptUnit {
   /// The saved state besides the APIC's registers.
   struct Image {
     ApicTimer::Image timer;
-    std::uint64_t deadline{};
+    std::uint64_t deadline{}, errors{};
   };
-  [[nodiscard]] Image image() const { return {.timer = timer_.image(), .deadline = deadline_}; }
+  [[nodiscard]] Image image() const {
+    return {.timer = timer_.image(), .deadline = deadline_, .errors = s_->apic.errors()};
+  }
   /// False if no timer can have this state.
   [[nodiscard]] bool restore(const Image& image) {
     deadline_ = image.deadline;
+    s_->apic.set_errors(static_cast<std::uint32_t>(image.errors));
     return timer_.restore(image.timer);
   }
   [[nodiscard]] IoApic* io_apic() const { return bus_ == nullptr ? nullptr : bus_->io_apic(); }
 
  private:
   [[nodiscard]] bool in_deadline_mode() const;
+  [[nodiscard]] bool is_periodic() const;
+  void check_register(std::uint32_t offset) const;
   void start_count();
+  void write_timer_vector(std::uint32_t value);
   void arm_deadline();
   [[nodiscard]] bool is_x2apic() const;
   [[nodiscard]] std::uint32_t x2apic_logical_id() const;

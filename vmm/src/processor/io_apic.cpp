@@ -32,7 +32,7 @@ using DESTINATION = vpmu::Bits<19, 12>;
 using LOGICAL = vpmu::Bits<2>;
 using VECTOR = vpmu::Bits<7, 0>;
 using DELIVERY_MODE = vpmu::Bits<10, 8>;
-constexpr std::uint64_t prefix = 0xFEE, least_vector = 16;
+constexpr std::uint64_t prefix = 0xFEE, min_vector = 16;
 }  // namespace message
 
 constexpr std::uint64_t everyone = 0xFF;
@@ -83,7 +83,9 @@ void IoApic::set_line(std::uint32_t line, LineLevel level) {
   if (line >= lines) return;
   const std::scoped_lock lock{mutex_};
   const auto one = static_cast<std::uint32_t>(bit(line));
-  if (level == LineLevel::high && (high_ & one) == 0) edges_ |= one;
+  const std::uint64_t entry = redirection_[line];
+  const bool takes_edges = !redirection::LEVEL::test(entry) && !redirection::MASKED::test(entry);
+  if (level == LineLevel::high && (high_ & one) == 0 && takes_edges) edges_ |= one;
   high_ = level == LineLevel::high ? high_ | one : high_ & ~one;
   look();
 }
@@ -108,7 +110,7 @@ void IoApic::look() {
 void IoApic::send(std::uint64_t address, std::uint32_t data) {
   using namespace message;
   const std::uint64_t mode = DELIVERY_MODE::get(data), destination = DESTINATION::get(address);
-  if (PREFIX::get(address) != prefix || !is_interrupt(mode) || VECTOR::get(data) < least_vector) return;
+  if (PREFIX::get(address) != prefix || !is_interrupt(mode) || VECTOR::get(data) < min_vector) return;
   const std::scoped_lock lock{mutex_};
   messages_.insert({.vector = static_cast<std::uint8_t>(VECTOR::get(data)),
                     .mode = static_cast<ApicMessage::Mode>(mode),
@@ -137,6 +139,7 @@ std::optional<ApicMessage> IoApic::take() {
                      .mode = static_cast<ApicMessage::Mode>(redirection::DELIVERY_MODE::get(entry)),
                      .everyone = destination == everyone,
                      .logical = redirection::LOGICAL::test(entry),
+                     .level = redirection::LEVEL::test(entry),
                      .destination = static_cast<std::uint32_t>(destination)};
 }
 
@@ -172,7 +175,7 @@ bool IoApic::restore(ByteReader& in) {
   std::set<ApicMessage> messages;
   for (auto left = in.get<std::uint64_t>(); left != 0 && in.good(); --left) {
     const auto m = in.get<SavedMessage>();
-    if (m.vector < message::least_vector || m.vector > 0xFF || !is_interrupt(m.mode)) return false;
+    if (m.vector < message::min_vector || m.vector > 0xFF || !is_interrupt(m.mode)) return false;
     messages.insert({.vector = static_cast<std::uint8_t>(m.vector),
                      .mode = static_cast<ApicMessage::Mode>(m.mode),
                      .everyone = m.everyone != 0,

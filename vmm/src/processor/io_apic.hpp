@@ -22,6 +22,7 @@ struct ApicMessage {
   Mode mode{};
   bool everyone{};              ///< To all, regardless of `destination`.
   bool logical{};               ///< `destination` is matched against logical ids.
+  bool level{};                 ///< Of a line that is sensitive to its level: its EOI must be told to the I/O APIC.
   std::uint32_t destination{};  ///< As wide as its sender encodes it.
   auto operator<=>(const ApicMessage&) const = default;
 };
@@ -38,7 +39,7 @@ class IoApic {
   [[nodiscard]] std::uint32_t read(std::uint32_t offset);
   void write(std::uint32_t offset, std::uint32_t value);
 
-  /// Lines that do not exist are ignored. An edge on a masked line waits for the line.
+  /// Lines that do not exist are ignored, as are edges on a masked line (data sheet 3.2.4).
   void set_line(std::uint32_t line, LineLevel level);
   /// A message-signalled interrupt (SDM 3A 10.11). It is lost unless its mode is fixed or lowest priority.
   void send(std::uint64_t address, std::uint32_t data);

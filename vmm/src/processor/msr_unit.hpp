@@ -1,14 +1,13 @@
 #pragma once
 #include "processor/guest_features.hpp"
 #include "processor/interrupt_unit.hpp"
-#include "vpmu/bits.hpp"
+#include "support/x86.hpp"
 
 namespace vmm {
 
-inline constexpr std::uint32_t msr_tsc_aux = 0xC000'0103;
 /// IA32_EFER has SCE, LME, LMA and NXE. SDM 3A 2.2.1.
-inline constexpr std::uint64_t efer_lme = vpmu::bit(8), efer_lma = vpmu::bit(10),
-                               efer_known = vpmu::bit(0) | efer_lme | efer_lma | vpmu::bit(11);
+inline constexpr std::uint64_t efer_known =
+    x86::efer::SCE::mask | x86::efer::LME::mask | x86::efer::LMA::mask | x86::efer::NXE::mask;
 
 /// The MSRs that KVM would hold for a vCPU, for one without KVM: the processor's own, its APIC's, and those that
 /// kernels read at boot. The PMU's and all others are `unknown` here. SDM 3C chapter 35.
@@ -25,6 +24,9 @@ class MsrUnit {
 
   /// Restores a register that is only stored here, as saved; false if it may not hold that value.
   [[nodiscard]] bool restore(std::uint32_t index, std::uint64_t value);
+
+  /// Whether a write of the MSR changes nothing that code or its translation depends on.
+  [[nodiscard]] static bool is_confined(std::uint32_t index);
 
  private:
   vpmu::MsrStatus set_tsc(std::uint64_t value);

@@ -1,13 +1,10 @@
 #include "processor/soft_state.hpp"
+#include "support/x86.hpp"
 
 #include <algorithm>
 
 namespace vmm {
 namespace {
-
-constexpr std::uint64_t rflags_fixed = 2;
-constexpr std::uint64_t cr0_after_init = 0x6000'0010;
-constexpr std::uint64_t dr6_after_init = 0xFFFF'0FF0, dr7_after_init = 0x400;
 
 kvm_segment real_mode_segment(std::uint8_t type, std::uint16_t selector) {
   kvm_segment s{};
@@ -23,8 +20,8 @@ kvm_segment real_mode_segment(std::uint8_t type, std::uint16_t selector) {
 
 void add_nmi(SoftState& s) {
   auto& nmi = s.events.nmi;
-  const unsigned most = nmi.masked != 0 ? 1 : 2;
-  nmi.pending = static_cast<std::uint8_t>(std::min(nmi.pending + 1U, most));
+  const unsigned max = nmi.masked != 0 ? 1 : 2;
+  nmi.pending = static_cast<std::uint8_t>(std::min(nmi.pending + 1U, max));
 }
 
 void reset_by_init(SoftState& s) {
@@ -32,17 +29,17 @@ void reset_by_init(SoftState& s) {
   constexpr std::uint16_t idt_limit = 0x3FF;
   const kvm_sregs before = s.sregs;
   s.regs = {};
-  s.regs.rflags = rflags_fixed;
+  s.regs.rflags = x86::rflags::fixed;
   s.sregs = {};
   start_at_page(s, 0);
   s.sregs.ss = s.sregs.ds = s.sregs.es = s.sregs.fs = s.sregs.gs = real_mode_segment(data, 0);
   s.sregs.gdt.limit = 0xFFFF;
   s.sregs.idt.limit = idt_limit;
-  s.sregs.cr0 = cr0_after_init;
+  s.sregs.cr0 = x86::cr0::after_reset;
   s.sregs.apic_base = before.apic_base;
   s.debug = {};
-  s.debug.dr6 = dr6_after_init;
-  s.debug.dr7 = dr7_after_init;
+  s.debug.dr6 = x86::dr6::fixed;
+  s.debug.dr7 = x86::dr7::fixed;
   s.events = {};
   s.apic.reset(s.id);
   s.halted = false;

@@ -5,9 +5,9 @@
 #include <map>
 #include <optional>
 
-#include "exec/vector_state.hpp"
+#include "exec/state/vector_state.hpp"
 #include "processor/local_apic.hpp"
-#include "vpmu/bits.hpp"
+#include "support/x86.hpp"
 
 namespace vmm {
 
@@ -40,15 +40,8 @@ struct Exception {
   std::uint8_t vector{};
   std::optional<std::uint32_t> error_code;
 };
-inline constexpr std::uint64_t dr7_gd = vpmu::bit(13);
-/// Fields of IA32_APIC_BASE. SDM 3A figure 10-26.
-inline constexpr std::uint64_t apic_base_bsp = vpmu::bit(8), apic_base_extd = vpmu::bit(10),
-                               apic_base_enabled = vpmu::bit(11), apic_base_address = 0xF'FFFF'F000,
-                               apic_base_known = apic_base_bsp | apic_base_extd | apic_base_enabled | apic_base_address;
-inline constexpr std::uint8_t vector_de = 0, vector_db = 1, vector_nmi = 2, vector_bp = 3, vector_ud = 6, vector_nm = 7,
-                              vector_df = 8, vector_ts = 10, vector_np = 11, vector_ss = 12, vector_gp = 13,
-                              vector_pf = 14;
-inline constexpr Exception general_protection{.vector = vector_gp, .error_code = 0};
-inline constexpr Exception stack_fault{.vector = vector_ss, .error_code = 0};
+inline constexpr Exception general_protection{.vector = x86::vector::GP, .error_code = 0};
+inline constexpr Exception stack_fault{.vector = x86::vector::SS, .error_code = 0};
+inline constexpr Exception alignment_check{.vector = x86::vector::AC, .error_code = 0};
 
 }  // namespace vmm

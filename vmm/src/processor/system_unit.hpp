@@ -1,37 +1,16 @@
 #pragma once
-#include <variant>
-
-#include "decode/system_instruction.hpp"
 #include "kvm/cpuid_table.hpp"
-#include "processor/exceptions.hpp"
 #include "processor/guest_features.hpp"
 #include "processor/msr_unit.hpp"
+#include "processor/port_unit.hpp"
+#include "processor/program_unit.hpp"
+#include "processor/segment_unit.hpp"
 #include "processor/split_mix.hpp"
 
 namespace vmm {
 
-/// Results of a system instruction.
-struct Completed {};
-struct Raised {
-  Exception exception;
-  EventKind kind{EventKind::fault};
-};
-/// An MSR that is not held here: the instruction completes when the access has been answered.
-struct MsrAccess {
-  std::uint32_t index{};
-  std::uint64_t value{};  ///< Of a write.
-  bool write{};
-};
-/// RDPMC of the counter in ECX.
-struct CounterAccess {};
-struct PortAccess {
-  std::uint16_t port{};
-  std::uint8_t bytes{};
-  bool write{};
-};
-using SystemResult = std::variant<Completed, Raised, MsrAccess, CounterAccess, PortAccess>;
-
-/// Emulates system instructions for a vCPU without KVM, as kernels use them. SDM volume 2.
+/// Emulates system instructions for a vCPU without KVM, as kernels use them: by the units for segments, programs and
+/// ports; and itself what depends on the vCPU's features, MSRs, time or APIC. SDM volume 2.
 class SystemUnit {
  public:
   /// All must outlive it. `view` reads the guest through `state`.
@@ -43,57 +22,47 @@ class SystemUnit {
         interrupts_{&interrupts},
         cpuid_{&cpuid},
         features_{&features},
+        segments_{state, view},
+        programs_{state, view},
+        ports_{state, view},
         random_{.state = std::uint64_t{state.id} << 32U} {}
 
   /// Runs `i`, whose memory operand, if any, is at `operand`. Advances RIP when the instruction completes; otherwise
   /// RIP is unchanged, except for traps.
   SystemResult run(const SystemInstruction& i, std::optional<std::uint64_t> operand);
 
+  /// Takes the device's answer to a port access, of which a write has none. RIP is unchanged.
+  PortUnit::End complete(const PortAccess& access, std::uint32_t value) { return ports_.complete(access, value); }
+
   /// The state of the generator behind RDRAND and RDSEED.
   [[nodiscard]] std::uint64_t random_state() const { return random_.state; }
   void set_random_state(std::uint64_t state) { random_.state = state; }
+
+  /// CR8: the class of the task's priority. False for a value that is #GP. SDM 3A 10.8.6.
+  [[nodiscard]] std::uint64_t cr8() const;
+  [[nodiscard]] bool set_cr8(std::uint64_t value);
+  /// What CPUID gives the guest now.
+  [[nodiscard]] CpuidRegisters cpuid(std::uint32_t leaf, std::uint32_t subleaf) const;
 
  private:
   SystemResult execute(const SystemInstruction& i, std::optional<std::uint64_t> operand);
   SystemResult rdmsr();
   SystemResult wrmsr();
-  SystemResult load_table(kvm_dtable& table, const SystemInstruction& i, std::uint64_t operand);
-  SystemResult store_table(const kvm_dtable& table, std::uint64_t operand);
-  SystemResult load_task(const SystemInstruction& i, std::optional<std::uint64_t> operand);
-  SystemResult load_local_table(const SystemInstruction& i, std::optional<std::uint64_t> operand);
-  SystemResult load_system_segment(kvm_segment& to, std::uint16_t selector, unsigned type);
-  SystemResult examine_segment(const SystemInstruction& i, std::optional<std::uint64_t> operand);
+  SystemResult rdtsc();
+  void give_cpuid();
   SystemResult load_machine_status(const SystemInstruction& i, std::optional<std::uint64_t> operand);
-  SystemResult give(const SystemInstruction& i, std::optional<std::uint64_t> operand, std::uint64_t value);
-  SystemResult system_call(const SystemInstruction& i);
-  SystemResult write_segment(const SystemInstruction& i, std::optional<std::uint64_t> operand);
-  SystemResult load_segment(unsigned number, std::uint16_t selector);
-  SystemResult set_segment(unsigned number, std::uint16_t selector);
-  SystemResult push_segment(const SystemInstruction& i);
-  SystemResult pop_segment(const SystemInstruction& i);
-  SystemResult far_branch(const SystemInstruction& i, std::optional<std::uint64_t> operand);
-  SystemResult read_segment(const SystemInstruction& i, std::optional<std::uint64_t> operand);
   SystemResult write_control(const SystemInstruction& i);
   SystemResult write_cr0(std::uint64_t value);
+  SystemResult write_cr3(std::uint64_t value);
+  SystemResult write_cr4(std::uint64_t value);
+  [[nodiscard]] bool has_bad_table_pointers(std::uint64_t cr3, std::uint64_t cr4);
   SystemResult read_control(const SystemInstruction& i);
   SystemResult write_debug(const SystemInstruction& i);
   SystemResult read_debug(const SystemInstruction& i);
-  SystemResult port(const SystemInstruction& i);
-  SystemResult interrupt_flag(bool on);
-  SystemResult popf(std::uint8_t bytes);
-  [[nodiscard]] std::optional<Exception> fetch_selector(const SystemInstruction& i,
-                                                        std::optional<std::uint64_t> operand, std::uint16_t& selector);
-  void cpuid();
-  SystemResult write_cr4(std::uint64_t value);
   [[nodiscard]] std::optional<Raised> debug_fault(const SystemInstruction& i);
   SystemResult xsetbv();
   SystemResult xgetbv();
-  SystemResult read_base(const SystemInstruction& i);
-  SystemResult write_base(const SystemInstruction& i);
   SystemResult give_random(const SystemInstruction& i);
-  void set_gpr(const SystemInstruction& i, std::uint64_t value);
-  [[nodiscard]] __u64& gpr(const SystemInstruction& i);
-  [[nodiscard]] kvm_segment& segment(unsigned number);
 
   SoftState* s_;
   GuestView* view_;
@@ -101,6 +70,9 @@ class SystemUnit {
   InterruptUnit* interrupts_;
   const CpuidTable* cpuid_;
   const GuestFeatures* features_;
+  SegmentUnit segments_;
+  ProgramUnit programs_;
+  PortUnit ports_;
   SplitMix64 random_;  ///< For RDRAND and RDSEED: the same numbers in each run.
 };
 

@@ -29,8 +29,8 @@ class VirtualTime::Timer final : public CpuTimer {
 
  private:
   [[nodiscard]] std::uint64_t ticks(std::chrono::nanoseconds after) const {
-    constexpr std::chrono::nanoseconds longest = std::chrono::hours{1};
-    const auto bounded = std::clamp(after, std::chrono::nanoseconds{shortest()}, longest);
+    constexpr std::chrono::nanoseconds max = std::chrono::hours{1};
+    const auto bounded = std::clamp(after, std::chrono::nanoseconds{min()}, max);
     return static_cast<std::uint64_t>(bounded.count()) / 1000 * time_->tsc_khz_ / 1000;
   }
   VirtualTime* time_;

@@ -6,6 +6,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "support/result.hpp"
+
 namespace vmm {
 
 using Bytes = std::vector<std::byte>;
@@ -14,6 +16,11 @@ using Bytes = std::vector<std::byte>;
 inline constexpr auto snapshot_advice = "restore a file that `vpmu ctl SOCKET snapshot` or `vpmu run --save` wrote";
 /// And about one of ours that this version cannot read.
 inline constexpr auto version_advice = "restore it with the version that wrote it";
+/// Of a vCPU's state that ends too early, or that has more or other things in it.
+inline Failure unreadable_vcpu() {
+  return usage_error("the snapshot's state of a vCPU is cut short, or has another format than this version's",
+                     snapshot_advice);
+}
 
 /// Appends plain structures and runs of bytes.
 class ByteWriter {

@@ -11,13 +11,13 @@
 #include <fmt/format.h>
 
 #include "support/assert.hpp"
+#include "support/bytes_of.hpp"
 
 namespace vmm {
 namespace {
 
-constexpr std::uint64_t magic = 0x5041'4E53'554D'5056;  // "VPMUSNAP"
-constexpr std::uint64_t version = 3;
-constexpr auto header = "header";
+constexpr std::uint64_t file_magic = 0x5041'4E53'554D'5056;  // "VPMUSNAP"
+constexpr auto header_section = "header";
 
 struct SectionHead {
   SectionName name{};
@@ -33,10 +33,6 @@ SectionName stored(std::string_view name) {
 }
 
 template <class T>
-std::span<const std::byte> bytes_of(const T& value) {
-  return std::as_bytes(std::span{&value, 1});
-}
-template <class T>
 std::span<std::byte> room_of(T& value) {
   return std::as_writable_bytes(std::span{&value, 1});
 }
@@ -44,7 +40,7 @@ std::span<std::byte> room_of(T& value) {
 }  // namespace
 
 Result<SectionWriter> SectionWriter::create(WholeFile file) {
-  VMM_TRY(file.write(bytes_of(std::array{magic, version})));
+  VMM_TRY(file.write(bytes_of(std::array{file_magic, section_file_version})));
   return SectionWriter{std::move(file)};
 }
 
@@ -85,17 +81,18 @@ Result<SectionReader> SectionReader::open(const std::string& path) {
 }
 
 Result<void> SectionReader::read_header() {
-  section_ = header;
+  section_ = header_section;
   std::array<std::uint64_t, 2> found{};
   VMM_TRY(fill(room_of(found)));
-  if (found[0] != magic) return refused(header, "the file does not begin as a snapshot does");
-  if (found[1] != version) return refused(header, fmt::format("it has format {}, not {}", found[1], version));
+  if (found[0] != file_magic) return refused(header_section, "the file does not begin as a snapshot does");
+  if (found[1] != section_file_version)
+    return refused(header_section, fmt::format("it has format {}, not {}", found[1], section_file_version));
   return {};
 }
 
-Result<Bytes> SectionReader::get(std::string_view name, std::uint64_t most) {
+Result<Bytes> SectionReader::get(std::string_view name, std::uint64_t max) {
   VMM_ASSIGN(const std::uint64_t size, begin(name));
-  if (size > most) return refused(name, fmt::format("{} bytes are more than the {} that it may have", size, most));
+  if (size > max) return refused(name, fmt::format("{} bytes are more than the {} that it may have", size, max));
   Bytes contents(size);
   VMM_TRY(read(contents));
   VMM_TRY(end());

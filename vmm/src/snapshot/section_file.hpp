@@ -18,6 +18,7 @@ namespace vmm {
 /// them. A section is its name (SectionName), the size of its contents (8 bytes), the contents, and the XXH3 of these
 /// three (8 bytes). All of it is little-endian.
 using SectionName = std::array<char, 16>;
+inline constexpr std::uint64_t section_file_version = 5;
 
 /// Writes such a file completely or not at all. Every member fails with kind usage if the file cannot be written.
 class SectionWriter {
@@ -48,7 +49,7 @@ class SectionReader {
   static Result<SectionReader> open(const std::string& path);
 
   /// A whole section, of at most `most` bytes.
-  Result<Bytes> get(std::string_view name, std::uint64_t most);
+  Result<Bytes> get(std::string_view name, std::uint64_t max);
   /// Begins a section that is read in pieces; returns its size.
   Result<std::uint64_t> begin(std::string_view name);
   Result<void> read(std::span<std::byte> piece);

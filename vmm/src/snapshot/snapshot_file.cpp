@@ -12,15 +12,15 @@ namespace {
 
 // The sections, in their order: "machine", "chips", "devices", "vcpu 0" and so on, "pages" (a bit for each page of the
 // RAM, set where the page is not zero), "memory" (those pages).
-constexpr std::uint64_t most_machine_bytes = 4096;
+constexpr std::uint64_t max_machine_bytes = 4096;
 /// Of the chips, and of the devices: some ten KiB.
-constexpr std::uint64_t most_state_bytes = 1U << 20U;
+constexpr std::uint64_t max_state_bytes = 1U << 20U;
 /// Of each vCPU: the same, and a few MiB with a model of the processor.
-constexpr std::uint64_t most_vcpu_bytes = 32U << 20U;
-constexpr std::size_t longest_model = 64;
+constexpr std::uint64_t max_vcpu_bytes = 32U << 20U;
+constexpr std::size_t max_model_length = 64;
 
 /// How much is written, read and added to a checksum at a time: it stays in the cache meanwhile.
-constexpr std::uint64_t most_run_pages = 64;
+constexpr std::uint64_t max_run_pages = 64;
 
 std::string vcpu_section(std::size_t id) { return fmt::format("vcpu {}", id); }
 
@@ -35,6 +35,7 @@ Bytes encode(const MachineImage& image) {
   out.put(image.epoch);
   out.put(image.turn);
   out.put(image.turn_seed);
+  out.put(image.time);
   return out.take();
 }
 
@@ -51,7 +52,9 @@ bool decode(std::span<const std::byte> bytes, MachineImage& image) {
   image.epoch = in.get<std::int64_t>();
   image.turn = in.get<std::uint64_t>();
   image.turn_seed = in.get<std::uint64_t>();
-  return in.done() && image.model.size() <= longest_model && image.cpus >= 1 && image.cpus <= MachineImage::most_vcpus;
+  image.time = in.get<std::uint64_t>();
+  return in.done() && image.model.size() <= max_model_length && image.cpus >= 1 &&
+         image.cpus <= MachineImage::max_vcpus;
 }
 
 /// A bit for each page of RAM, in the order of the memory's ranges.
@@ -111,7 +114,7 @@ Result<void> for_each_run(const GuestMemory& memory, const PageSet& pages, const
     const std::uint64_t first = page;
     while (page < end) {
       const std::uint64_t from = page;
-      while (page < end && page - from < most_run_pages && pages.has(page)) ++page;
+      while (page < end && page - from < max_run_pages && pages.has(page)) ++page;
       if (page != from)
         VMM_TRY(
             visit(memory.bytes_at(range.first + (from - first) * vpmu::page_size, (page - from) * vpmu::page_size)));
@@ -156,12 +159,12 @@ Result<SnapshotReader> SnapshotReader::open(const std::string& path) {
 }
 
 Result<void> SnapshotReader::read_image() {
-  VMM_ASSIGN(const Bytes machine, file_.get("machine", most_machine_bytes));
+  VMM_ASSIGN(const Bytes machine, file_.get("machine", max_machine_bytes));
   if (!decode(machine, image_)) return file_.refused("machine", "it has another format than this version's");
-  VMM_ASSIGN(image_.chips, file_.get("chips", most_state_bytes));
-  VMM_ASSIGN(image_.devices, file_.get("devices", most_state_bytes));
+  VMM_ASSIGN(image_.chips, file_.get("chips", max_state_bytes));
+  VMM_ASSIGN(image_.devices, file_.get("devices", max_state_bytes));
   for (std::uint32_t id = 0; id < image_.cpus; ++id) {
-    VMM_ASSIGN(image_.vcpus.emplace_back(), file_.get(vcpu_section(id), most_vcpu_bytes));
+    VMM_ASSIGN(image_.vcpus.emplace_back(), file_.get(vcpu_section(id), max_vcpu_bytes));
   }
   return {};
 }

@@ -12,16 +12,17 @@ namespace vmm {
 
 /// The state of a stopped machine, without its RAM.
 struct MachineImage {
-  static constexpr std::uint32_t most_vcpus = 64;
+  static constexpr std::uint32_t max_vcpus = 64;
 
   std::string model;  ///< Configuration of the machine; a restored one is made with the same.
   std::uint64_t memory_bytes{};
   std::uint32_t cpus{}, threads_per_core{};
   bool bare_metal{};
   bool without_kvm{};
-  std::int64_t epoch{};       ///< Without KVM: MachineConfig::epoch,
-  std::uint64_t turn{};       ///< and the schedule of its processors:
-  std::uint64_t turn_seed{};  ///< Schedule.
+  std::int64_t epoch{};       ///< Without KVM: MachineConfig::epoch.
+  std::uint64_t turn{};       ///< Without KVM: Schedule::turn.
+  std::uint64_t turn_seed{};  ///< Without KVM: Schedule::seed.
+  std::uint64_t time{};       ///< TimeModel.
   Bytes chips;                ///< Of the accelerator.
   Bytes devices;              ///< Of the machine.
   std::vector<Bytes> vcpus;   ///< By id, their PMUs included.

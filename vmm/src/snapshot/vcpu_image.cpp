@@ -1,4 +1,5 @@
 #include "snapshot/vcpu_image.hpp"
+#include "vpmu/msr.hpp"
 
 #include <x86intrin.h>
 
@@ -9,10 +10,8 @@
 namespace vmm {
 namespace {
 
-constexpr std::uint32_t msr_tsc = 0x10;
-constexpr std::uint32_t msr_tsc_deadline = 0x6E0;
 /// KVM's list has some hundred; restoring one costs two system calls.
-constexpr std::size_t most_msrs = 4096;
+constexpr std::size_t max_image_msrs = 4096;
 constexpr std::uint32_t chips = 3;  // two 8259s and the IOAPIC
 
 /// The guest's TSC. `offset` is relative to the host's TSC at the time of `host`.
@@ -20,20 +19,15 @@ struct SavedTsc {
   std::uint64_t khz, value, host, offset, has_offset, deadline;
 };
 
-Failure not_ours() {
-  return usage_error("the snapshot's state of a vCPU is cut short, or has another format than this version's",
-                     snapshot_advice);
-}
-
 Result<SavedTsc> save_tsc(Vcpu& vcpu) {
   SavedTsc saved{.khz = 0, .value = 0, .host = __rdtsc(), .offset = 0, .has_offset = 0, .deadline = 0};
   VMM_ASSIGN(saved.khz, vcpu.tsc_khz());
-  VMM_ASSIGN(saved.value, vcpu.msr(msr_tsc));
+  VMM_ASSIGN(saved.value, vcpu.msr(vpmu::msr::IA32_TIME_STAMP_COUNTER.value()));
   if (const auto offset = vcpu.tsc_offset()) {
     saved.offset = *offset;
     saved.has_offset = 1;
   }
-  saved.deadline = vcpu.msr(msr_tsc_deadline).value_or(0);
+  saved.deadline = vcpu.msr(vpmu::msr::IA32_TSC_DEADLINE.value()).value_or(0);
   return saved;
 }
 
@@ -46,8 +40,8 @@ Result<void> restore_tsc(Vcpu& vcpu, const SavedTsc& saved, std::uint64_t moment
   if (saved.has_offset != 0)
     VMM_TRY(vcpu.set_tsc_offset(saved.offset + saved.host - moment));
   else
-    VMM_TRY(vcpu.set_msr(msr_tsc, saved.value));
-  if (saved.deadline != 0) VMM_TRY(vcpu.set_msr(msr_tsc_deadline, saved.deadline));
+    VMM_TRY(vcpu.set_msr(vpmu::msr::IA32_TIME_STAMP_COUNTER.value(), saved.value));
+  if (saved.deadline != 0) VMM_TRY(vcpu.set_msr(vpmu::msr::IA32_TSC_DEADLINE.value(), saved.deadline));
   return {};
 }
 
@@ -55,7 +49,8 @@ Result<void> restore_tsc(Vcpu& vcpu, const SavedTsc& saved, std::uint64_t moment
 Bytes save_msrs(Vcpu& vcpu, std::span<const std::uint32_t> indices) {
   ByteWriter out;
   for (const std::uint32_t index : indices) {
-    const bool is_time = index == msr_tsc || index == msr_tsc_deadline;
+    const bool is_time =
+        index == vpmu::msr::IA32_TIME_STAMP_COUNTER.value() || index == vpmu::msr::IA32_TSC_DEADLINE.value();
     const auto value = is_time ? Failure{Error{}} : vcpu.msr(index);
     if (value) out.put(kvm_msr_entry{.index = index, .reserved = 0, .data = *value});
   }
@@ -112,8 +107,8 @@ Result<void> restore_vcpu(Vcpu& vcpu, std::span<const std::byte> image, std::uin
   const auto mp_state = in.get<kvm_mp_state>();
   const auto tsc = in.get<SavedTsc>();
   const auto msrs = in.get_run();
-  if (!in.done() || msrs.size() % sizeof(kvm_msr_entry) != 0 || msrs.size() / sizeof(kvm_msr_entry) > most_msrs)
-    return not_ours();
+  if (!in.done() || msrs.size() % sizeof(kvm_msr_entry) != 0 || msrs.size() / sizeof(kvm_msr_entry) > max_image_msrs)
+    return unreadable_vcpu();
   VMM_TRY(vcpu.set_sregs(sregs));
   VMM_TRY(vcpu.set_regs(regs));
   VMM_TRY(vcpu.flush());
@@ -147,7 +142,7 @@ Result<void> restore_chips(Vm& vm, std::span<const std::byte> image) {
     if (in.good()) VMM_TRY(vm.set_irqchip(state));
   }
   const auto pit = in.get<kvm_pit_state2>();
-  if (!in.done()) return not_ours();
+  if (!in.done()) return unreadable_vcpu();
   return vm.set_pit(pit);
 }
 

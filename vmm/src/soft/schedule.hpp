@@ -5,13 +5,13 @@ namespace vmm {
 
 /// How processors without KVM take turns.
 struct Schedule {
-  static constexpr std::uint64_t default_turn = 50'000, longest_turn = 1'000'000'000;
+  static constexpr std::uint64_t default_quantum = 50'000, max_quantum = 1'000'000'000;
   /// Instructions in a turn; with a seed, on average.
-  std::uint64_t turn{default_turn};
+  std::uint64_t turn{default_quantum};
   /// If not 0, the seed of random turn lengths.
   std::uint64_t seed{};
 
-  [[nodiscard]] constexpr bool is_possible() const { return turn >= 1 && turn <= longest_turn; }
+  [[nodiscard]] constexpr bool is_possible() const { return turn >= 1 && turn <= max_quantum; }
 };
 
 }  // namespace vmm

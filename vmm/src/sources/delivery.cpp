@@ -6,30 +6,55 @@
 #include <array>
 
 #include "perf/host_events.hpp"
-#include "sources/clock_rates.hpp"
+#include "sources/clock_events.hpp"
+#include "timing/core_timer.hpp"
 #include "uarch/processor_model.hpp"
+#include "uarch/profiles.hpp"
 #include "vpmu/counts.hpp"
+#include "vpmu/registers.hpp"
 
 namespace vmm {
 namespace {
 
 const EventDelivery nothing_to_count{Delivery::exact, "always 0"};
 
+/// How the source delivers a union: as the worst of its events.
+template <class Rule>
+EventDelivery of_union(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event, Rule rule) {
+  EventDelivery worst{Delivery::exact, {}};
+  for (const vpmu::Counts counts : classify(generation, {.code = event.code, .umask = event.umask}).kinds.all()) {
+    vpmu::EventDesc one = event;
+    one.counts = counts;
+    EventDelivery delivery = rule(generation, one);
+    if (delivery.delivery == Delivery::none) return delivery;
+    if (delivery.delivery == Delivery::estimated) worst = std::move(delivery);
+  }
+  return worst;
+}
+
 EventDelivery clock_delivery(const vpmu::GenerationDesc&, const vpmu::EventDesc& event) {
   if (event.counts == vpmu::Counts::never) return nothing_to_count;
-  const ClockRate rate = clock_rate(event.counts, {.cmask = event.cmask, .edge = event.edge, .inv = event.inv});
-  switch (rate.basis) {
-    case ClockBasis::none: return {};
-    case ClockBasis::time: return {Delivery::estimated, "time on the vCPU"};
-    case ClockBasis::rate: return {Delivery::estimated, fmt::format("{} per 1000 cycles", rate.per_1000_cycles)};
-  }
-  return {};
+  const bool form = event.cmask != 0 || event.edge;
+  if (!clock_counts(event.counts, {.cmask = event.cmask, .edge = event.edge, .inv = event.inv})) return {};
+  const bool time = form || event.counts != vpmu::Counts::instructions;
+  return {Delivery::estimated, time ? "time on the vCPU" : "one instruction a cycle"};
+}
+
+/// Whether the pipeline gives the count: of its cycles, of what it tells, or, with CMASK and EDGE, of what is in a
+/// cycle.
+bool is_of_pipeline(const vpmu::EventDesc& event, vpmu::PipelineQuantities told) {
+  if (told.empty()) return false;
+  const vpmu::CountsDesc& desc = vpmu::describe(event.counts);
+  const bool is_its = !desc.pipeline.of.empty() && told.contains(desc.pipeline.of);
+  const bool is_form = desc.told_by == vpmu::ToldBy::instruction && (event.cmask != 0 || event.edge);
+  return is_its || is_form || desc.told_by == vpmu::ToldBy::clock;
 }
 
 /// Running instructions one by one shows what they do, but not the state of caches, TLBs or predictors.
-EventDelivery instruction_delivery(const vpmu::GenerationDesc&, const vpmu::EventDesc& event) {
+EventDelivery instruction_delivery(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event) {
   constexpr std::string_view one_cycle = "one cycle per instruction";
   const auto estimated = [](std::string_view basis) { return EventDelivery{Delivery::estimated, std::string{basis}}; };
+  if (event.counts == vpmu::Counts::several) return of_union(generation, event, instruction_delivery);
   if (event.counts == vpmu::Counts::never) return nothing_to_count;
   if (event.counts == vpmu::Counts::load_latency) return estimated("tagged loads of any latency");
   switch (vpmu::describe(event.counts).told_by) {
@@ -38,6 +63,7 @@ EventDelivery instruction_delivery(const vpmu::GenerationDesc&, const vpmu::Even
     case vpmu::ToldBy::target: return estimated("loads from what is no RAM");
     case vpmu::ToldBy::instruction:
       return event.cmask != 0 || event.edge ? estimated(one_cycle) : EventDelivery{Delivery::exact, {}};
+    case vpmu::ToldBy::pipeline: return {Delivery::none, "only a model of the pipeline tells it"};
     case vpmu::ToldBy::nothing:
     case vpmu::ToldBy::caches:
     case vpmu::ToldBy::fetch:
@@ -59,16 +85,24 @@ bool needs_other_cores(const vpmu::GenerationDesc& generation, const vpmu::Event
   return (vpmu::offcore_filter(generation.offcore, event.msr_value) & alone) == 0;
 }
 
-/// The exact source: its engine feeds each instruction to a model of the processor.
-EventDelivery exact_delivery(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event) {
+/// The exact source, of an event that is no union: its engine feeds each instruction to a model of the processor.
+EventDelivery exact_delivery_of_one(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event,
+                                    vpmu::PipelineQuantities told) {
   using enum vpmu::Counts;
-  constexpr std::uint64_t choice_mask = 0x17, bubbles = 0x06, first_miss = 0x11,
-                          last_miss = 0x15;  // of MSR_PEBS_FRONTEND
+  namespace fe = vpmu::reg::pebs_frontend;
+  constexpr std::uint64_t choice_mask = 0x17, any_dsb_miss = 0x01, bubbles = 0x06, first_miss = 0x11, last_miss = 0x15;
   EventDelivery by_caches{Delivery::estimated, "a model of caches and TLBs"};
+  if (is_of_pipeline(event, told)) return {Delivery::estimated, "a model of the pipeline"};
+  if (!told.empty() && vpmu::only_pipeline_tells(event.counts))
+    return {Delivery::none, "the model of the pipeline does not tell it"};
   if (event.counts == frontend) {
     const std::uint64_t choice = event.msr_value & choice_mask;
-    if (choice == bubbles) return {Delivery::estimated, "latencies of a model of caches and TLBs"};
-    return choice >= first_miss && choice <= last_miss ? by_caches : EventDelivery{};
+    if (choice == bubbles) {
+      const vpmu::uarch::Profile* const profile = vpmu::uarch::find_profile(generation.name);
+      const bool possible = profile != nullptr && fe::IDQ_Bubble_Length::get(event.msr_value) <= max_bubble(*profile);
+      return possible ? EventDelivery{Delivery::estimated, "latencies of a model of caches and TLBs"} : EventDelivery{};
+    }
+    return choice == any_dsb_miss || (choice >= first_miss && choice <= last_miss) ? by_caches : EventDelivery{};
   }
   // A table row without an MSR value stands for all values.
   if (vpmu::is_offcore(event.counts) && event.msr_index != 0 &&
@@ -81,6 +115,15 @@ EventDelivery exact_delivery(const vpmu::GenerationDesc& generation, const vpmu:
   if (!vpmu::uarch::ProcessorModel::tells(event.counts)) return instruction_delivery(generation, event);
   const bool branch = vpmu::describe(event.counts).told_by == vpmu::ToldBy::prediction;
   return branch ? EventDelivery{Delivery::estimated, "a model of branch prediction"} : by_caches;
+}
+
+/// The exact source while a cycle is an instruction.
+EventDelivery exact_by_instructions(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event) {
+  return exact_delivery(generation, event, {});
+}
+
+EventDelivery exact_by_pipeline(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event) {
+  return exact_delivery(generation, event, vpmu::timing::CoreTimer::told());
 }
 
 /// The perf source: the exact source's engine counts what the host's PMU cannot.
@@ -101,7 +144,7 @@ EventDelivery perf_delivery(const HostCpu& host, const vpmu::GenerationDesc& gen
     return {Delivery::exact, fmt::format("{} on the host", found.about)};
   if (found.match == EventTranslation::Match::nearest)
     return {Delivery::nearest, fmt::format("{} on the host", found.about)};
-  EventDelivery engine = exact_delivery(generation, event);
+  EventDelivery engine = exact_by_instructions(generation, event);
   if (engine.delivery == Delivery::none) return {Delivery::none, std::string{found.about}};
   engine.basis = engine.basis.empty() ? "by the engine" : fmt::format("by the engine: {}", engine.basis);
   return engine;
@@ -120,22 +163,30 @@ constexpr std::array rules{HostedRule{"clock", "clock", clock_delivery},
                            HostedRule{"perf", "perf, host of the same model", on_same_model},
                            HostedRule{"perf", "perf, newer Intel host", on_newer_intel},
                            HostedRule{"perf", "perf, AMD host", on_amd},
-                           HostedRule{"exact", "exact", exact_delivery},
+                           HostedRule{"exact", "exact", exact_by_instructions},
+                           HostedRule{"exact", "exact, --time pipeline", exact_by_pipeline, TimeModel::pipeline},
                            HostedRule{"step", "step", instruction_delivery}};
 
 }  // namespace
 
+EventDelivery exact_delivery(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event,
+                             vpmu::PipelineQuantities told) {
+  const auto of_one = [told](const auto& g, const auto& e) { return exact_delivery_of_one(g, e, told); };
+  return event.counts == vpmu::Counts::several ? of_union(generation, event, of_one) : of_one(generation, event);
+}
+
 std::span<const HostedRule> delivery_rules() { return rules; }
 
-DeliveryRule delivery_rule(std::string_view source) {
+DeliveryRule delivery_rule(std::string_view source, TimeModel time) {
+  DeliveryRule found = nullptr;
   for (const HostedRule& r : rules)
-    if (r.source == source) return r.rule;
-  return nullptr;
+    if (r.source == source && (found == nullptr || (time != TimeModel::instructions && r.time == time))) found = r.rule;
+  return found;
 }
 
 std::string_view to_string(Delivery delivery) {
   switch (delivery) {
-    case Delivery::none: return "not at all";
+    case Delivery::none: return "not counted";
     case Delivery::estimated: return "estimated";
     case Delivery::exact: return "exact";
     case Delivery::nearest: return "nearest";

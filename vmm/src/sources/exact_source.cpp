@@ -4,313 +4,399 @@
 
 #include <algorithm>
 
-#include "support/assert.hpp"
+#include "support/x86.hpp"
 #include "vcpu/engine_state.hpp"
-#include "vpmu/bits.hpp"
-#include "vpmu/generation.hpp"
 
 namespace vmm {
 namespace {
 
-using vpmu::exec::Stop;
+/// Where each instruction may take any number of ticks, the turn's ticks are looked at behind so many instructions, and
+/// nowhere else: so an interrupt comes at the same instruction whatever has stopped the engine in between.
+constexpr std::uint64_t between_looks = 1024;
 
-constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_rf = vpmu::bit(16), rflags_vm = vpmu::bit(17);
-
-}  // namespace
-
-bool ExactSource::undisturbed(const kvm_vcpu_events& e) {
+/// Whether nothing comes before the vCPU's next instruction, except for what StepSource::deliverable() reports.
+bool is_undisturbed(const kvm_vcpu_events& e) {
   return !is_delivering(e) && e.interrupt.shadow == 0 && e.smi.pending == 0;
 }
 
-vpmu::exec::Answer ExactSource::Platform::rdtsc(std::uint64_t& value) {
-  const auto tsc = owner_->port_->tsc_after(owner_->engine_.passed().instructions - owner_->passed_time_);
-  if (!tsc) return vpmu::exec::Answer::leave;
-  value = *tsc;
-  return vpmu::exec::Answer::done;
-}
-
-vpmu::exec::VectorState* ExactSource::Platform::vectors() {
-  auto& kept = owner_->vectors_;
-  if (!kept) {
-    const auto state = owner_->port_->vectors();
-    if (!state) return nullptr;
-    kept = *state;
-    ++owner_->statistics_.vectors;
-  }
-  return &*kept;
-}
-
-// A port without RDTSCP does not have the MSR either.
-vpmu::exec::Answer ExactSource::Platform::rdtscp(std::uint64_t& value, std::uint64_t& aux) {
-  auto& kept = owner_->tsc_aux_;
-  if (!kept) {
-    const auto msr = owner_->port_->msr(msr_tsc_aux);
-    if (!msr) return vpmu::exec::Answer::leave;
-    kept = *msr;
-  }
-  aux = *kept;
-  return rdtsc(value);
-}
+}  // namespace
 
 Result<void> ExactSource::program(const vpmu::CountPlan& plan) {
-  progress_.begin(plan, choose_model(plan));
+  if (!progress_.is_counting()) {
+    sibling_.reset();
+    // What has passed since is nobody's, unless it was saved while something counted.
+    if (!looks_as_saved_) (void)model_.take_cycles(0, vcpu_.engine().observed());
+  }
+  vpmu::uarch::ProcessorModel* const model = model_.choose(plan);
+  // A plan without counters is a pause: the translations will be needed again. The engine may go on meanwhile, and the
+  // model does not see its accesses, as it sees none that KVM runs.
+  if (is_counted(plan)) {
+    vcpu_.engine().observe(model);
+    if (!progress_.is_counting() && !std::exchange(looks_as_saved_, false)) first_look_ = vcpu_.engine().observed();
+  }
+  if (plan.size != 0) vcpu_.engine().count_classes(PlanProgress::wants_classes(plan));
+  progress_.begin(plan, model, steps_.clocks(), &vcpu_.engine().classes(), model_.pipeline());
+  turns_.count(progress_.is_counting());
   return steps_.program(plan);
 }
 
-void ExactSource::make_model() {
-  const vpmu::uarch::Profile* const profile = vpmu::uarch::find_profile(generation_->name);
-  VMM_ASSERT(profile != nullptr);
-  model_ = std::make_unique<vpmu::uarch::ProcessorModel>(*profile);
-  if (caches_ != nullptr) caches_->add(*model_);
+Result<vpmu::CountDeltas> ExactSource::sync(VcpuBackend& backend) {
+  const Sibling sibling = backend.sibling();
+  if (sibling_) progress_.pass_beside(sibling.since(*sibling_));
+  sibling_ = sibling;
+  return progress_.take_deltas();
 }
 
-/// Returns the model if the plan needs it, else null.
-const vpmu::uarch::ProcessorModel* ExactSource::choose_model(const vpmu::CountPlan& plan) {
-  const bool wanted = vpmu::uarch::ProcessorModel::is_wanted(plan);
-  if (wanted && model_ == nullptr) make_model();
-  vpmu::uarch::ProcessorModel* const model = wanted ? model_.get() : nullptr;
-  if (model != nullptr) model->follow(plan);
-  // A plan without counters is a pause: the translations will be needed again.
-  if (plan.size != 0 || plan.branches_wanted) engine_.observe(model);
-  return model;
+Result<RunEnd> ExactSource::walk(VcpuBackend& backend) { return run(backend, std::nullopt); }
+
+Result<RunEnd> ExactSource::come_out(VcpuBackend& backend) {
+  if (turns_.phase() == Turns::Phase::in_exit) {
+    VMM_ASSIGN(const auto end, finish(backend));
+    if (end) return *end;
+  }
+  VMM_TRY(leave(backend));
+  turns_.come_out();
+  return steps_.come_out(backend);
 }
 
-Result<vpmu::CountDeltas> ExactSource::sync(VcpuPort&) { return progress_.take_deltas(); }
-
-Result<RunEnd> ExactSource::walk(VcpuPort& port) { return run(port, std::nullopt); }
-
-Result<RunEnd> ExactSource::come_out(VcpuPort& port) {
-  if (system_.is_open()) {
-    VMM_ASSIGN(const auto end, finish(port));
+Result<RunEnd> ExactSource::run(VcpuBackend& backend, std::optional<std::chrono::nanoseconds> at_most) {
+  steps_.clocks().follow(backend.tsc_khz());
+  if (!sibling_) sibling_ = backend.sibling();
+  if (turns_.phase() == Turns::Phase::in_exit) {
+    VMM_ASSIGN(const auto end, finish(backend));
     if (end) return *end;
   }
-  VMM_TRY(leave(port));
-  burst_left_ = burst;
-  return steps_.come_out(port);
-}
-
-Result<RunEnd> ExactSource::run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
-  if (system_.is_open()) {
-    VMM_ASSIGN(const auto end, finish(port));
+  if (turns_.is_called_off(backend.hides_time())) VMM_TRY(leave(backend));
+  if (turns_.is_free()) return steps_.run(backend, at_most);
+  VMM_TRY(give_turn(backend));
+  begin_turn(backend);
+  if (!turns_.is_held() && turns_.left() != 0) VMM_TRY(take(backend));
+  if (!turns_.is_held() || breakpoints_.may_hit(vcpu_)) return hand_over(backend, at_most);
+  if (turns_.phase() == Turns::Phase::engine) {
+    VMM_ASSIGN(const auto end, interpret(backend));
     if (end) return *end;
   }
-  if (std::exchange(raised_, false) || !progress_.is_counting()) VMM_TRY(leave(port));
-  if (!progress_.is_counting()) return steps_.run(port, at_most);
-  if (burst_left_ == 0 && inside_) {
-    const auto quiet = port.quiet_for();
-    burst_left_ = quiet ? std::min(burst, *quiet) : std::uint64_t{keeps_from_kvm()};
-  }
-  if (burst_left_ == 0) VMM_TRY(leave(port));
-  // A port that knows its next deadline does not need to run an instruction itself, so the model sees them all.
-  if (!inside_) burst_left_ = std::min(burst, port.look_around(burst_left_));
-  if (burst_left_ == 0) for_kvm_ = true;
-  if (!for_kvm_ && !inside_) {
-    VMM_ASSIGN(inside_, enter(port));
-  }
-  const bool met = inside_ && meets_breakpoint();
-  if (inside_ && !for_kvm_ && !met) {
-    VMM_ASSIGN(const auto end, interpret(port));
-    if (end) return *end;
-  }
-  if (inside_ && for_kvm_ && !met) {
-    VMM_ASSIGN(const auto end, run_in_place(port));
+  if (turns_.phase() == Turns::Phase::stopped) {
+    VMM_ASSIGN(const auto end, run_in_place(backend));
     if (end) return *end;
     note_left();
   }
-  return hand_over(port, at_most);
+  return hand_over(backend, at_most);
+}
+
+// The core's other thread may have run meanwhile.
+void ExactSource::begin_turn(const VcpuBackend& backend) {
+  steps_.clocks().beside(backend.sibling().runs);
+  model_.begin_turn();
+}
+
+bool ExactSource::looks_now_and_then() const { return model_.keeps_time() && progress_.is_counting(); }
+
+std::uint64_t ExactSource::until_look() const {
+  return between_looks - (vcpu_.engine().observed() - first_look_) % between_looks;
+}
+
+// After a burst the back end has its turn. One that knows its next deadline does not need to run an instruction itself,
+// so the model sees them all.
+Result<void> ExactSource::give_turn(VcpuBackend& backend) {
+  turns_.extend_pause();
+  const bool looks = turns_.is_held() && looks_now_and_then(), is_over = turns_.is_held() && turns_.left() == 0;
+  if (looks && until_look() != between_looks) return {};
+  // Each look decides by what is saved: what is left of a burst is not.
+  const auto quiet = looks || is_over ? backend.quiet_for() : std::nullopt;
+  if (quiet) turns_.allow(*quiet);
+  if (!quiet && is_over && keeps_from_kvm()) turns_.delay();
+  if (turns_.left() == 0) VMM_TRY(leave(backend));
+  if (!turns_.is_held()) turns_.allow(backend.look_around(turns_.left()));
+  return {};
 }
 
 /// Whether the engine runs the next instruction although it is KVM's turn: PEBS is armed, and only the model can tell
 /// the hit level of a memory access. The delay is bounded, because interrupts wait for KVM's turn.
 bool ExactSource::keeps_from_kvm() {
-  constexpr unsigned most = 64;
-  if (!progress_.plan().any_armed() || kept_from_kvm_ == most) return false;
-  const Instruction* const next = decode_at(instruction_pointer(regs_, sregs_));
-  if (next == nullptr || !(next->load || next->store)) return false;
-  ++kept_from_kvm_;
-  return true;
+  if (!progress_.plan().any_armed() || !turns_.may_delay()) return false;
+  const Instruction* const next = code_.at(vcpu_.ip(), vcpu_.sregs());
+  return next != nullptr && (next->load || next->store);
 }
 
-// KVM runs one instruction, or delivers the event that comes before it.
-Result<RunEnd> ExactSource::hand_over(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
-  const bool looked = inside_;
-  VMM_TRY(leave(port));
-  for_kvm_ = false;
-  burst_left_ = burst;
-  kept_from_kvm_ = 0;
-  ++statistics_.handed_over;
-  VMM_ASSIGN(RunEnd end, looked ? steps_.run_one(port) : steps_.run(port, at_most));
+/// Takes the vCPU from the back end, unless something comes before its next instruction.
+Result<void> ExactSource::take(VcpuBackend& backend) {
+  if (steps_.in_exit()) return {};
+  VMM_ASSIGN(const kvm_vcpu_events events, backend.events());
+  if (!is_undisturbed(events)) return {};
+  VMM_ASSIGN(const kvm_regs regs, backend.regs());
+  VMM_ASSIGN(const kvm_sregs sregs, backend.sregs());
+  if ((regs.rflags & (x86::rflags::TF::mask | x86::rflags::VM::mask)) != 0) return {};
+  VMM_ASSIGN(const bool halted, backend.halted());
+  if (halted) return {};
+  VMM_ASSIGN(const auto interrupt, steps_.deliverable(backend));
+  if (interrupt) return {};
+  VMM_ASSIGN(const kvm_debugregs debug, backend.debugregs());
+  breakpoints_.follow(debug);
+  vcpu_.take(backend, regs, sregs);
+  turns_.on(Turns::Event::take);
+  ++statistics_.entries;
+  return {};
+}
+
+Result<void> ExactSource::leave(VcpuBackend& backend) {
+  if (!turns_.is_held()) return {};
+  turns_.on(Turns::Event::give_back);
+  vcpu_.log_written();
+  VMM_TRY(in_place_.leave(backend));
+  return vcpu_.give_back();
+}
+
+// An interrupt or NMI that was blocked may be deliverable now.
+Result<void> ExactSource::leave_if_deliverable(VcpuBackend& backend) {
+  VMM_ASSIGN(const auto interrupt, steps_.deliverable(backend));
+  return interrupt ? leave(backend) : Result<void>{};
+}
+
+Result<void> ExactSource::end_shadow(VcpuBackend& backend) {
+  VMM_TRY(vcpu_.end_shadow());
+  return leave_if_deliverable(backend);
+}
+
+void ExactSource::pass(VcpuBackend& backend, std::uint64_t instructions) {
+  const std::uint64_t ticks = time_.take_passed();
+  turns_.pass(model_.keeps_time() ? ticks : instructions);
+  backend.pass_time(ticks, instructions);
+}
+
+// Returns empty if the engine could not run anything.
+Result<std::optional<RunEnd>> ExactSource::interpret(VcpuBackend& backend) {
+  const bool resumes = x86::rflags::RF::test(vcpu_.regs().rflags);
+  const RunEnd end = run_engine();
+  const std::uint64_t done = vcpu_.take_ticks();
+  if (resumes && done != 0) {
+    vcpu_.regs().rflags &= ~x86::rflags::RF::mask;
+    vcpu_.resume();
+  }
+  VMM_TRY(backend.set_regs(vcpu_.regs()));
+  statistics_.instructions += done;
+  pass(backend, done);
+  if (done == 0) return std::optional<RunEnd>{};
+  if (vcpu_.shadow() != 0) VMM_TRY(end_shadow(backend));
+  return std::optional{end};
+}
+
+/// Runs whole blocks as far as nothing needs each of their instructions, or else one instruction.
+RunEnd ExactSource::run_engine() {
+  RunEnd end;
+  const Quantum most = quantum();
+  const std::uint64_t unseen = progress_.unseen(vcpu_.cpl() != 0, most.instructions, model_.max_cycles());
+  if (unseen != 0) {
+    const bool keeps_branches = progress_.plan().branches_wanted;
+    const auto now = [this] { return model_->cycles(vcpu_.engine().observed()); };
+    if (keeps_branches) model_->keep_branches(vcpu_.cpl(), most.filter, now());
+    const bool in_bulk = run_blocks(unseen);
+    if (keeps_branches) end.passed = model_->kept_branches(now());
+    if (in_bulk) return end;
+  }
+  run_one(end);
   note(end);
   return end;
 }
 
-/// The result is valid until the next call; null if there is no valid instruction.
-const Instruction* ExactSource::decode_at(vpmu::GuestLinear ip) {
-  std::array<std::byte, longest_instruction> bytes{};
-  const std::size_t size = view_->fetch(ip, bytes, cpl_of(sregs_));
-  return decoded_(std::span{bytes}.first(size), code_mode(sregs_));
-}
-
-void ExactSource::note_left() {
-  const Instruction* const i = decode_at(instruction_pointer(regs_, sregs_));
-  ++statistics_.left[i != nullptr ? i->mnemonic : "invalid"];
-  if (model_ == nullptr || i == nullptr || !i->system) return;
-  if (changes_translations(*i->system)) model_->flushed();
-  if (i->is(SystemOp::wbinvd) && cpl_of(sregs_) == 0) model_->caches_flushed();
-}
-
-Result<bool> ExactSource::enter(VcpuPort& port) {
-  if (steps_.in_exit()) return false;
-  VMM_ASSIGN(const kvm_vcpu_events events, port.events());
-  if (!undisturbed(events)) return false;
-  VMM_ASSIGN(regs_, port.regs());
-  VMM_ASSIGN(sregs_, port.sregs());
-  if ((regs_.rflags & (rflags_tf | rflags_vm)) != 0) return false;
-  VMM_ASSIGN(const bool halted, port.halted());
-  if (halted) return false;
-  VMM_ASSIGN(const auto interrupt, steps_.deliverable(port));
-  if (interrupt) return false;
-  shadow_ = false;
-  VMM_ASSIGN(const kvm_debugregs debug, port.debugregs());
-  watch_ = watch_of(debug);
-  engine_.watch(port.kick_flag());
-  engine_.load(engine_state(regs_, sregs_));
-  seen_ = {};
-  passed_time_ = 0;
-  ++statistics_.entries;
-  return true;
-}
-
-Result<void> ExactSource::leave(VcpuPort& port) {
-  if (!inside_) return {};
-  inside_ = false;
-  for_kvm_ = false;
-  tsc_aux_.reset();
-  ram_.close();
-  VMM_TRY(system_.leave(port));
-  if (const auto vectors = std::exchange(vectors_, std::nullopt)) return port.set_vectors(*vectors);
-  return {};
-}
-
-// An interrupt or NMI that was blocked may be deliverable now.
-Result<void> ExactSource::look_outside(VcpuPort& port) {
-  VMM_ASSIGN(const auto interrupt, steps_.deliverable(port));
-  return interrupt ? leave(port) : Result<void>{};
-}
-
-Result<void> ExactSource::end_shadow(VcpuPort& port) {
-  shadow_ = false;
-  VMM_ASSIGN(kvm_vcpu_events events, port.events());
-  events.interrupt.shadow = 0;
-  VMM_TRY(port.set_events(events));
-  return look_outside(port);
-}
-
-void ExactSource::pass(VcpuPort& port, std::uint64_t instructions) {
-  burst_left_ -= std::min(instructions, burst_left_);
-  port.pass_time(instructions);
-}
-
-// Returns empty if the engine could not run anything.
-Result<std::optional<RunEnd>> ExactSource::interpret(VcpuPort& port) {
-  port_ = &port;
-  RunEnd end;
-  const bool resuming = (regs_.rflags & rflags_rf) != 0;
-  const unsigned cpl = cpl_of(sregs_);
+// An interrupt shadow and RFLAGS.RF last for one instruction.
+ExactSource::Quantum ExactSource::quantum() const {
   const vpmu::CountPlan& plan = progress_.plan();
-  const bool keeps_branches = plan.branches_wanted;
-  vpmu::LbrFilter filter = plan.lbr_filter;
-  std::uint64_t at_once = shadow_ || resuming ? std::min<std::uint64_t>(burst_left_, 1) : burst_left_;
+  Quantum most{.instructions = turns_.at_once(), .filter = plan.lbr_filter};
+  if (looks_now_and_then())
+    most.instructions = until_look();
+  else if (model_.keeps_time())
+    most.instructions = std::min(most.instructions, between_looks);
+  const bool one = vcpu_.shadow() != 0 || x86::rflags::RF::test(vcpu_.regs().rflags);
+  if (one) most.instructions = std::min<std::uint64_t>(most.instructions, 1);
   if (plan.branches_stored) {
     constexpr std::uint64_t none_is_stored = ~0ULL;
-    const std::uint64_t room = storable_ ? storable_(cpl) : 0;
-    if (room != none_is_stored) filter = {.kinds = {0xFF, 0xFF}, .depth = filter.depth, .call_stack = true};  // all
-    at_once = std::min(at_once, room);
+    const std::uint64_t room = storable_ ? storable_(vcpu_.cpl()) : 0;
+    if (room != none_is_stored)  // all branches
+      most.filter = {.kinds = {0xFF, 0xFF}, .depth = plan.lbr_filter.depth, .call_stack = true};
+    most.instructions = std::min(most.instructions, room);
   }
-  if (filter.call_stack) at_once = std::min(at_once, vpmu::uarch::ProcessorModel::most_of_call_stack);
-  if (const std::uint64_t unseen = progress_.unseen(cpl != 0, at_once); unseen != 0) {
-    if (keeps_branches) model_->keep_branches(cpl, filter, engine_.observed());
-    run_blocks(unseen);
-    if (keeps_branches) end.passed = model_->kept_branches(engine_.observed());
-  } else {
-    end.retired = run_one();
-    note(end);
-  }
-  const std::uint64_t done = engine_.passed().instructions - std::exchange(passed_time_, engine_.passed().instructions);
-  if (resuming && done != 0) {
-    regs_.rflags &= ~rflags_rf;
-    engine_.resume(engine_state(regs_, sregs_));
-  }
-  VMM_TRY(port.set_regs(regs_));
-  statistics_.instructions += done;
-  pass(port, done);
-  if (shadow_ && done != 0) VMM_TRY(end_shadow(port));
-  if (done == 0) return std::optional<RunEnd>{};
-  return std::optional{end};
+  if (most.filter.call_stack)
+    most.instructions = std::min(most.instructions, vpmu::uarch::ProcessorModel::max_of_call_stack);
+  return most;
 }
 
-// A string instruction may take several calls of run(), and has been run only once it retires.
-Stop ExactSource::run_engine(std::uint64_t instructions) {
-  constexpr unsigned most_turns = 64;
-  const std::uint64_t end = engine_.passed().instructions + instructions;
-  Stop stop = Stop::again;
-  for (unsigned turn = 0; turn < most_turns && stop == Stop::again && (turn == 0 || !port_->kick_flag().is_set());
-       ++turn)
-    stop = engine_.run(end - engine_.passed().instructions);
-  for_kvm_ = stop != Stop::budget && stop != Stop::again;
-  regs_ = kvm_state(engine_.state());
-  return stop;
+/// False: the next instruction makes several accesses, and must be observed.
+bool ExactSource::run_blocks(std::uint64_t instructions) {
+  const bool is_user = vcpu_.cpl() != 0;
+  vcpu_.engine().limit_accesses(progress_.unseen_accesses(is_user));
+  const vpmu::exec::Stop stop =
+      breakpoints_.any() ? breakpoints_.run_up_to_hit(vcpu_, instructions) : vcpu_.run(instructions);
+  note_stop(stop);
+  const vpmu::exec::Passed passed = vcpu_.take_passed();
+  progress_.pass(is_user, passed, time_.ran(passed.instructions, vcpu_.engine().observed()));
+  return stop != vpmu::exec::Stop::accesses || passed.instructions != 0;
 }
 
-void ExactSource::run_blocks(std::uint64_t instructions) {
-  if (watch_.any())
-    run_watched(instructions);
-  else
-    run_engine(instructions);
-  const vpmu::exec::Passed now = engine_.passed();
-  const vpmu::exec::Passed before = std::exchange(seen_, now);
-  progress_.pass(cpl_of(sregs_) != 0, {.instructions = now.instructions - before.instructions,
-                                       .branches = now.branches - before.branches,
-                                       .loads = now.loads - before.loads,
-                                       .stores = now.stores - before.stores});
-}
-
-std::optional<Retired> ExactSource::run_one() {
-  const auto code = engine_.next_code();
+void ExactSource::run_one(RunEnd& end) {
+  const auto code = vcpu_.engine().next_code();
   const Instruction* const instruction =
-      code.empty() ? decode_at(instruction_pointer(regs_, sregs_)) : decoded_(code, code_mode(sregs_));
+      code.empty() ? code_.at(vcpu_.ip(), vcpu_.sregs()) : code_.of(code, vcpu_.sregs());
   if (instruction == nullptr) {
-    for_kvm_ = true;
-    return std::nullopt;
+    return turns_.on(Turns::Event::stop);
   }
-  if (model_ != nullptr) model_->begin_instruction();
-  const kvm_regs before = regs_;
-  run_engine(1);
-  const std::uint64_t retired_before = std::exchange(seen_, engine_.passed()).instructions;
-  if (seen_.instructions == retired_before) return std::nullopt;
+  model_.begin_instruction();
+  const kvm_regs before = vcpu_.regs();
+  vcpu_.engine().limit_accesses(vpmu::exec::MoreAccesses::unlimited);
+  note_stop(vcpu_.run(1));
+  const vpmu::exec::Passed passed = vcpu_.take_passed();
+  if (passed.instructions == 0) {
+    return progress_.pass(vcpu_.cpl() != 0, {.more_loads = passed.more_loads, .more_stores = passed.more_stores}, {});
+  }
   ++statistics_.observed;
-  Retired retired = retired_instruction(*instruction, before, sregs_, regs_, 1);
-  retired.what.macro_fused = progress_.plan().fusion_wanted && is_fused(instruction->fusion, retired.what.next_ip);
-  if (model_ != nullptr) model_->complete(retired.what);
-  if (model_log_ && progress_.plan().any_armed()) log_modelled(retired.what);
-  return retired;
+  const vpmu::CountPlan& plan = progress_.plan();
+  // The cycles in which the instruction waited come before it: a counter of cycles that overflows meanwhile has this
+  // instruction, which retires next, in its record (rule P1).
+  const auto [waited, retiring] = time_.ran_one(vcpu_.engine().observed(), progress_.may_wait());
+  if (waited.cycles != 0) {
+    progress_.wait(vcpu_.cpl() != 0, waited);
+    if (plan.branches_wanted) end.passed.cycles_behind += waited.cycles;
+  }
+  Retired retired = retired_instruction(*instruction, before, vcpu_.sregs(), vcpu_.regs(), retiring);
+  // The rest of one that was left after some elements; the elements of a gather that its mask selects.
+  retired.what.more_loads = static_cast<std::int32_t>(passed.more_loads);
+  retired.what.more_stores = static_cast<std::int32_t>(passed.more_stores);
+  retired.what.macro_fused = plan.fusion_wanted && is_fused(instruction->fusion, retired.what.next_ip);
+  model_.complete(retired.what, plan.any_armed());
+  end.retired = retired;
+}
+
+void ExactSource::note_stop(vpmu::exec::Stop stop) {
+  using vpmu::exec::Stop;
+  if (stop != Stop::budget && stop != Stop::again && stop != Stop::accesses) turns_.on(Turns::Event::stop);
 }
 
 /// Whether the instruction and the branch after it, at `next`, are one micro-operation.
 bool ExactSource::is_fused(FusionPart first, vpmu::GuestLinear next) {
   if (first != FusionPart::compare && first != FusionPart::test) return false;
-  const Instruction* const second = decode_at(next);
+  const Instruction* const second = code_.at(next, vcpu_.sregs());
   return second != nullptr && fuses(first, second->fusion, next.value());
 }
 
-/// Logs the accesses that a record may show.
-void ExactSource::log_modelled(const vpmu::Retirement& r) const {
-  if (r.has_load) model_log_({.ip = r.ip.value(), .store = false, .access = r.load});
-  if (r.has_store) model_log_({.ip = r.ip.value(), .store = true, .access = r.store});
+// Returns empty if KVM must run the instruction.
+Result<std::optional<RunEnd>> ExactSource::run_in_place(VcpuBackend& backend) {
+  if (code_mode(vcpu_.sregs()) != CodeMode::bits64) return std::optional<RunEnd>{};
+  const Instruction* const instruction = code_.at(vcpu_.ip(), vcpu_.sregs());
+  if (instruction == nullptr) return std::optional<RunEnd>{};
+  const std::uint64_t flags_before = vcpu_.regs().rflags;
+  VMM_ASSIGN(RunInPlace ran, in_place_.run(backend, *instruction, vcpu_, time_));
+  if (ran.outcome == SystemInPlace::Outcome::left) return std::optional<RunEnd>{};
+  ++statistics_.in_place;
+  note(ran.end);
+  if (ran.outcome == SystemInPlace::Outcome::exit) {
+    turns_.on(Turns::Event::exit);
+    return std::optional{ran.end};
+  }
+  turns_.on(Turns::Event::go_on);
+  pass(backend, 1);
+  VMM_TRY(look_after(backend, ran.outcome, flags_before));
+  return std::optional{ran.end};
 }
 
-void ExactSource::note(const RunEnd& end) {
-  if (end.retired) progress_.observe(end.retired->what);
+/// Gives the vCPU back if an instruction that was emulated in place has let an event in, or single-steps from here on.
+Result<void> ExactSource::look_after(VcpuBackend& backend, SystemInPlace::Outcome outcome, std::uint64_t flags_before) {
+  VMM_ASSIGN(const kvm_vcpu_events events, backend.events());
+  const std::uint8_t shadow = events.interrupt.shadow;
+  const std::uint64_t flags = vcpu_.regs().rflags;
+  if (shadow != 0 && shadow != vcpu_.shadow()) {  // STI or MOV SS; of several in a row only the first casts one
+    vcpu_.set_shadow(shadow);
+  } else if (vcpu_.shadow() != 0) {
+    VMM_TRY(end_shadow(backend));
+  } else if (outcome == SystemInPlace::Outcome::done_and_raised || events.nmi.pending != 0 ||
+             (~flags_before & flags & x86::rflags::IF::mask) != 0) {
+    VMM_TRY(leave_if_deliverable(backend));
+  }
+  return x86::rflags::TF::test(flags) ? leave(backend) : Result<void>{};
+}
+
+// The VMM has answered the exit of an instruction that began here.
+Result<std::optional<RunEnd>> ExactSource::finish(VcpuBackend& backend) {
+  begin_turn(backend);
+  const vpmu::GuestLinear at = vcpu_.ip();
+  const unsigned cpl = vcpu_.cpl();
+  VMM_ASSIGN(const AnsweredInPlace answered, in_place_.finish(backend, vcpu_, time_));
+  turns_.on(Turns::Event::go_on);
+  if (!answered.completed) {
+    (void)time_.take_passed();
+    vcpu_.set_shadow(0);
+    VMM_ASSIGN(const kvm_vcpu_events events, backend.events());
+    if (!is_undisturbed(events)) VMM_TRY(leave(backend));
+    const vpmu::GuestLinear now = vcpu_.ip();
+    if (now == at || !progress_.plan().branches_wanted) return std::optional<RunEnd>{};
+    return std::optional{RunEnd{.delivered = delivery(at, cpl, now, vcpu_.cpl())}};
+  }
+  pass(backend, 1);
+  if (vcpu_.shadow() != 0) VMM_TRY(end_shadow(backend));
+  if (!answered.retired) return std::optional<RunEnd>{};
+  RunEnd end{.retired = answered.retired};
+  note(end);
+  return std::optional{end};
+}
+
+// KVM runs one instruction, or delivers the event that comes before it.
+Result<RunEnd> ExactSource::hand_over(VcpuBackend& backend, std::optional<std::chrono::nanoseconds> at_most) {
+  const bool one = turns_.is_held() && progress_.is_counting();  // then take() has called deliverable()
+  VMM_TRY(leave(backend));
+  turns_.hand_over();
+  ++statistics_.handed_over;
+  VMM_ASSIGN(const kvm_regs before, backend.regs());
+  VMM_ASSIGN(RunEnd end, one ? steps_.run_one(backend) : steps_.run(backend, at_most));
+  if (model_.keeps_time()) {
+    // What the VMM wants of the vCPU meanwhile takes none of the guest's time.
+    VMM_ASSIGN(const kvm_regs after, backend.regs());
+    if (end.retired || after.rip != before.rip) {
+      model_.pause(vcpu_.engine().observed());
+      progress_.end_pipeline();
+    }
+  }
+  note(end);
+  return end;
+}
+
+void ExactSource::note_left() {
+  const Instruction* const i = code_.at(vcpu_.ip(), vcpu_.sregs());
+  ++statistics_.left[i != nullptr ? i->mnemonic : "invalid"];
+  if (i != nullptr) model_.leave(*i, vcpu_.cpl());
+}
+
+void ExactSource::note(RunEnd& end) {
+  if (!end.retired) return;
+  end.retired->what.has_pipeline = model_.keeps_time();
+  progress_.observe(end.retired->what);
+}
+
+// An engine that continues from the image knows only the current page tables, so a pending TLB flush is done here.
+Result<Bytes> ExactSource::save(VcpuBackend& backend) {
+  VMM_ASSIGN(const Bytes clocks, steps_.save(backend));
+  if (!model_.is_made() && clocks.empty()) return Bytes{};
+  ByteWriter out;
+  out.put_run(clocks);
+  if (!model_.is_made()) return out.take();
+  VMM_ASSIGN(const kvm_regs regs, backend.regs());
+  VMM_ASSIGN(const kvm_sregs sregs, backend.sregs());
+  if (vcpu_.engine().would_flush(engine_state(regs, sregs, backend.paging_limits()))) model_->flushed();
+  out.put(progress_.is_counting() ? until_look() : 0);
+  model_.save(out, vcpu_.engine().observed());
+  return out.take();
+}
+
+Result<bool> ExactSource::restore(VcpuBackend& backend, std::span<const std::byte> image) {
+  if (image.empty()) return true;
+  ByteReader in{image};
+  VMM_ASSIGN(const bool are_clocks, steps_.restore(backend, in.get_run()));
+  if (!are_clocks || in.done()) return are_clocks;
+  VMM_ASSIGN(const kvm_regs regs, backend.regs());
+  VMM_ASSIGN(const kvm_sregs sregs, backend.sregs());
+  vcpu_.engine().load(engine_state(regs, sregs, backend.paging_limits()));
+  const auto until_look = in.get<std::uint64_t>();
+  first_look_ = vcpu_.engine().observed() + until_look;
+  looks_as_saved_ = until_look != 0;
+  return model_.restore(in, vcpu_.engine().observed());
 }
 
 void ExactSource::visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const {
@@ -319,8 +405,9 @@ void ExactSource::visit_statistics(const std::function<void(std::string_view, st
   visit("pmu.exact.entries", statistics_.entries);
   visit("pmu.exact.in_place", statistics_.in_place);
   visit("pmu.exact.handed_over", statistics_.handed_over);
-  visit("pmu.exact.vectors", statistics_.vectors);
-  visit("pmu.exact.compiled", engine_.compiled_blocks());
+  visit("pmu.exact.vectors", vcpu_.vectors_read());
+  visit("pmu.exact.compiled", vcpu_.engine().compiled_blocks());
+  model_.visit_statistics(visit);
   for (const auto& [mnemonic, count] : statistics_.left) visit(fmt::format("pmu.exact.left.{}", mnemonic), count);
   steps_.visit_statistics(visit);
 }

@@ -6,6 +6,7 @@
 
 #include "perf/perf_errors.hpp"
 #include "uarch/processor_model.hpp"
+#include "vpmu/counts.hpp"
 
 namespace vmm {
 namespace {
@@ -14,7 +15,7 @@ using vpmu::Counts;
 using vpmu::PlanEntry;
 
 bool is_clock(Counts counts) {
-  return counts == Counts::cycles || counts == Counts::ref_cycles || counts == Counts::bus_cycles;
+  return counts == Counts::cycles || counts == Counts::ref_cycles || vpmu::is_bus_clock(counts);
 }
 
 /// The events for which AMD's counters also count VMRUN.
@@ -23,12 +24,15 @@ bool is_branches(Counts counts) { return counts == Counts::branches || counts ==
 /// Whether the engine can count the event; agrees with what `vpmu events` says of the exact source.
 bool engine_knows(const PlanEntry& e) {
   const bool offcore = e.counts == Counts::offcore || e.counts == Counts::offcore_1;
-  return e.counts != Counts::unmodelled && e.counts != Counts::never && (!offcore || e.offcore != 0);
+  const bool is_known = e.counts != Counts::unmodelled && e.counts != Counts::never;
+  return is_known && !vpmu::only_pipeline_tells(e.counts) && (!offcore || e.offcore != 0);
 }
 
 /// Counted by a model: the engine's caches and predictors differ from the host's, so its count cannot continue the
 /// host's.
-bool is_models(const PlanEntry& e) { return vpmu::uarch::ProcessorModel::tells(e.counts); }
+bool is_models(const PlanEntry& e) {
+  return std::ranges::any_of(e.what(), [](Counts c) { return vpmu::uarch::ProcessorModel::tells(c); });
+}
 
 /// Whether the engine can take over the count from the host and give it back.
 bool engine_goes_on(const PlanEntry& e) { return engine_knows(e) && !is_models(e); }
@@ -57,7 +61,7 @@ Result<void> PerfSource::program(const vpmu::CountPlan& plan) {
   plan_ = plan;
   rest_others();
   for (unsigned i = 0; i < plan_.size; ++i) {
-    clock_khz_[i] = translate(cpu_, *generation_, event_of(plan_.entries[i])).of_tsc_khz;
+    clocks_[i] = translate(cpu_, *generation_, event_of(plan_.entries[i])).of_tsc;
     by_[i] = choose(plan_.entries[i]);
   }
   const bool stays = plan_.branches_wanted || std::ranges::find(by_.begin(), by_.begin() + plan_.size,
@@ -86,11 +90,11 @@ void PerfSource::tell_moved() {
     const Teller now{.code = raw_code(e), .by = by_[i]};
     if (before.code == now.code && before.by != now.by) {
       ++statistics_.moved;
-      if (log_->first_time("perf:moved"))
-        log_->warning(
-            "source perf: event r{:04x} is counted {} from now on: branch records or precise samples need the engine, "
-            "whose caches and predictors are a model's, and cold at first (pmu.perf.moved); count it without them",
-            now.code, now.by == Counter::engine ? "by the engine" : "on the host");
+      log_->once(
+          LogLevel::warning, "perf:moved",
+          "source perf: event r{:04x} is counted {} from now on: branch records or precise samples need the engine, "
+          "whose caches and predictors are a model's, and cold at first (pmu.perf.moved); count it without them",
+          now.code, now.by == Counter::engine ? "by the engine" : "on the host");
     }
     before = now;
   }
@@ -147,28 +151,30 @@ bool PerfSource::open(const PlanEntry& entry, const HostEvent& event) {
 /// Warns once per cause: a host that has lost its counters may be asked thousands of times a second.
 void PerfSource::lost(const PlanEntry& entry, const Error& why) {
   ++statistics_.lost;
-  if (log_->first_time(fmt::format("perf:{}", why.system_errno)))
-    log_->warning("source perf: {}; until the host gives it back, {} counts event r{:04x} (pmu.perf.lost)",
-                  describe(why), engine_knows(entry) ? "the engine" : "nobody", raw_code(entry));
+  log_->once(LogLevel::warning, fmt::format("perf:{}", why.system_errno),
+             "source perf: {}; until the host gives it back, {} counts event r{:04x} (pmu.perf.lost)", describe(why),
+             engine_knows(entry) ? "the engine" : "nobody", raw_code(entry));
 }
 
 void PerfSource::starved(const PlanEntry& entry) {
   ++statistics_.starved;
-  if (log_->first_time("perf:starved"))
-    log_->warning(
-        "source perf: event r{:04x} got no counter of the host's for long: others hold them all, or the thread is on a "
-        "CPU that does not have it; until it gets one {} counts (pmu.perf.starved); stop other perf sessions and the "
-        "host's NMI watchdog (sysctl kernel.nmi_watchdog=0), or count fewer events in the guest",
-        raw_code(entry), engine_goes_on(entry) ? "the engine" : "nobody");
+  log_->once(
+      LogLevel::warning, "perf:starved",
+      "source perf: event r{:04x} got no counter of the host's for long: others hold them all, or the thread is on a "
+      "CPU that does not have it; until it gets one {} counts (pmu.perf.starved); stop other perf sessions and the "
+      "host's NMI watchdog (sysctl kernel.nmi_watchdog=0), or count fewer events in the guest",
+      raw_code(entry), engine_goes_on(entry) ? "the engine" : "nobody");
 }
 
 /// A clock for which the host has no event counts as a fixed fraction of the TSC.
-void PerfSource::scale(const VcpuPort& port) {
+void PerfSource::scale(const VcpuBackend& backend) {
   for (unsigned i = 0; i < plan_.size; ++i) {
     auto& counter = counters_[plan_.entries[i].counter.index()];
     if (!counter) continue;
-    const bool scaled = clock_khz_[i] != 0 && port.tsc_khz() != 0;
-    counter->count_part(scaled ? HostCounter::Part{.of = clock_khz_[i], .in = port.tsc_khz()} : HostCounter::Part{});
+    const vpmu::Frequency& clock = clocks_[i];
+    const bool scaled = clock.khz != 0 && backend.tsc_khz() != 0;
+    counter->count_part(scaled ? HostCounter::Part{.of = clock.khz, .in = backend.tsc_khz() * clock.of}
+                               : HostCounter::Part{});
   }
 }
 
@@ -183,7 +189,7 @@ bool PerfSource::wants_engine() const {
     if (by_[i] == Counter::engine) return true;
     if (by_[i] != Counter::host) continue;
     const HostCounter& counter = *counters_[e.counter.index()];
-    if (counter.is_starved() || (e.wants_overflow && e.distance < margin_of(e) + counter.least_kick())) return true;
+    if (counter.is_starved() || (e.wants_overflow && e.distance < margin_of(e) + counter.min_kick())) return true;
   }
   return false;
 }
@@ -230,14 +236,14 @@ void PerfSource::arm() {
   for_each_host_event([this](HostCounter& counter, const PlanEntry& e) -> Result<void> {
     const bool by_engine = engine_goes_on(e);
     std::optional<std::uint64_t> after;
-    if (e.wants_overflow) after = by_engine ? e.distance - margin_of(e) : std::max(e.distance, counter.least_kick());
+    if (e.wants_overflow) after = by_engine ? e.distance - margin_of(e) : std::max(e.distance, counter.min_kick());
     if (after && has_entries(e)) ++*after;
     for (bool armed = false; !armed;) {
       VMM_ASSIGN(armed, counter.kick_after(after));
       if (armed) break;
       ++statistics_.short_periods;
       if (by_engine) break;
-      after = counter.least_kick();
+      after = counter.min_kick();
     }
     return {};
   });
@@ -245,27 +251,27 @@ void PerfSource::arm() {
 
 // Given an empty plan, the exact source lets the guest run freely. wants_engine() is asked again as arm() may lose
 // events.
-Result<RunEnd> PerfSource::run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
-  scale(port);
+Result<RunEnd> PerfSource::run(VcpuBackend& backend, std::optional<std::chrono::nanoseconds> at_most) {
+  scale(backend);
   look_for_starved();
   VMM_TRY(use_engine(wants_engine()));
   if (!in_engine_) arm();
   VMM_TRY(use_engine(wants_engine()));
-  if (!in_engine_) look_at_entries(port);
-  VMM_ASSIGN(RunEnd end, exact_->run(port, at_most));
+  if (!in_engine_) look_at_entries(backend);
+  VMM_ASSIGN(RunEnd end, exact_->run(backend, at_most));
   note(end);
   return end;
 }
 
-Result<RunEnd> PerfSource::walk(VcpuPort& port) {
+Result<RunEnd> PerfSource::walk(VcpuBackend& backend) {
   VMM_TRY(use_engine(true));
-  VMM_ASSIGN(RunEnd end, exact_->walk(port));
+  VMM_ASSIGN(RunEnd end, exact_->walk(backend));
   note(end);
   return end;
 }
 
-Result<RunEnd> PerfSource::come_out(VcpuPort& port) {
-  VMM_ASSIGN(RunEnd end, exact_->come_out(port));
+Result<RunEnd> PerfSource::come_out(VcpuBackend& backend) {
+  VMM_ASSIGN(RunEnd end, exact_->come_out(backend));
   note(end);
   return end;
 }
@@ -279,22 +285,23 @@ void PerfSource::note(const RunEnd& end) {
     if (end.retired->what.cpl == 0 ? e.os : e.usr) e.distance -= std::min<std::uint64_t>(1, e.distance - 1);
 }
 
-Result<vpmu::CountDeltas> PerfSource::sync(VcpuPort& port) {
-  VMM_ASSIGN(vpmu::CountDeltas deltas, exact_->sync(port));
+Result<vpmu::CountDeltas> PerfSource::sync(VcpuBackend& backend) {
+  VMM_ASSIGN(vpmu::CountDeltas deltas, exact_->sync(backend));
   if (!in_engine_)
-    for_each_host_event([&](HostCounter& counter, const PlanEntry& e) { return take(port, counter, e, deltas); });
+    for_each_host_event([&](HostCounter& counter, const PlanEntry& e) { return take(backend, counter, e, deltas); });
   for (PlanEntry& e : std::span{plan_.entries}.first(plan_.size))
     e.distance -= std::min(deltas[e.counter], e.distance - 1);
   return deltas;
 }
 
-Result<void> PerfSource::take(VcpuPort& port, HostCounter& counter, const PlanEntry& e, vpmu::CountDeltas& deltas) {
+Result<void> PerfSource::take(VcpuBackend& backend, HostCounter& counter, const PlanEntry& e,
+                              vpmu::CountDeltas& deltas) {
   const bool was_starved = counter.is_starved();
   VMM_ASSIGN(const HostCounter::Taken taken, counter.take());
   statistics_.guessed += taken.guessed;
   statistics_.unseen_us += taken.unseen_ns / 1000;
   if (counter.is_starved() && !was_starved) starved(e);
-  const std::uint64_t events = without_entries(port, e, taken);
+  const std::uint64_t events = without_entries(backend, e, taken);
   if (e.wants_overflow && engine_goes_on(e) && events >= e.distance) overshot(e, taken.guessed == 0 ? events : 0);
   deltas[e.counter] += events;
   return {};
@@ -305,15 +312,16 @@ bool PerfSource::has_entries(const PlanEntry& e) const {
   return counts_entries_ && e.usr && e.os && is_branches(e.counts);
 }
 
-void PerfSource::look_at_entries(const VcpuPort& port) {
+void PerfSource::look_at_entries(const VcpuBackend& backend) {
   for (const PlanEntry& e : plan_.active())
-    if (auto& entries = entries_[e.counter.index()]; has_entries(e) && !entries) entries = port.entries();
+    if (auto& entries = entries_[e.counter.index()]; has_entries(e) && !entries) entries = backend.entries();
 }
 
 // Fewer branches than VM entries show that this host does not count entries as branches.
-std::uint64_t PerfSource::without_entries(const VcpuPort& port, const PlanEntry& e, const HostCounter::Taken& taken) {
+std::uint64_t PerfSource::without_entries(const VcpuBackend& backend, const PlanEntry& e,
+                                          const HostCounter::Taken& taken) {
   auto& before = entries_[e.counter.index()];
-  const auto now = before && !taken.waits ? port.entries() : std::nullopt;
+  const auto now = before && !taken.waits ? backend.entries() : std::nullopt;
   if (!now) return taken.events;
   const std::uint64_t entered = *now - *before;
   before = now;
@@ -331,7 +339,7 @@ void PerfSource::overshot(const PlanEntry& entry, std::uint64_t events) {
   if (events == 0) return;
   std::uint64_t& margin = is_clock(entry.counts) ? margins_.margin_cycles : margins_.margin_instructions;
   const std::uint64_t late = margin + (events - entry.distance);
-  margin = std::min(late + late / 2, longest_margin);
+  margin = std::min(late + late / 2, max_margin);
 }
 
 void PerfSource::visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const {

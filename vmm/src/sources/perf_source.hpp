@@ -58,10 +58,10 @@ class PerfSource final : public CountSource {
   [[nodiscard]] const SourceTraits& traits() const override { return traits_; }
 
   Result<void> program(const vpmu::CountPlan& plan) override;
-  Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) override;
-  Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
-  Result<RunEnd> walk(VcpuPort& port) override;
-  Result<RunEnd> come_out(VcpuPort& port) override;
+  Result<RunEnd> run(VcpuBackend& backend, std::optional<std::chrono::nanoseconds> at_most) override;
+  Result<vpmu::CountDeltas> sync(VcpuBackend& backend) override;
+  Result<RunEnd> walk(VcpuBackend& backend) override;
+  Result<RunEnd> come_out(VcpuBackend& backend) override;
   void raised() override { exact_->raised(); }
   [[nodiscard]] bool is_idle() const override {
     return plan_.size == 0 && !wants_engine() && !in_engine_ && exact_->is_idle();
@@ -84,7 +84,7 @@ class PerfSource final : public CountSource {
   Counter choose(const vpmu::PlanEntry& entry);
   Counter without_host(const vpmu::PlanEntry& entry);
   bool open(const vpmu::PlanEntry& entry, const HostEvent& event);
-  void scale(const VcpuPort& port);
+  void scale(const VcpuBackend& backend);
   void rest_others();
   Result<void> use_engine(bool on);
   template <class Act>
@@ -92,9 +92,9 @@ class PerfSource final : public CountSource {
   void arm();
   void look_for_starved();
   [[nodiscard]] bool has_entries(const vpmu::PlanEntry& e) const;
-  void look_at_entries(const VcpuPort& port);
-  std::uint64_t without_entries(const VcpuPort& port, const vpmu::PlanEntry& e, const HostCounter::Taken& taken);
-  Result<void> take(VcpuPort& port, HostCounter& counter, const vpmu::PlanEntry& e, vpmu::CountDeltas& deltas);
+  void look_at_entries(const VcpuBackend& backend);
+  std::uint64_t without_entries(const VcpuBackend& backend, const vpmu::PlanEntry& e, const HostCounter::Taken& taken);
+  Result<void> take(VcpuBackend& backend, HostCounter& counter, const vpmu::PlanEntry& e, vpmu::CountDeltas& deltas);
   void starved(const vpmu::PlanEntry& entry);
   void lost(const vpmu::PlanEntry& entry, const Error& why);
   [[nodiscard]] bool wants_engine() const;
@@ -109,11 +109,11 @@ class PerfSource final : public CountSource {
   const vpmu::GenerationDesc* generation_;
   Log* log_;
   SourceTraits traits_{description};
-  vpmu::CountPlan plan_{};                                     ///< `distance` of each entry is at most what is left.
-  std::array<Counter, vpmu::max_counters> by_{};               ///< By position in plan_.
-  std::array<std::uint64_t, vpmu::max_counters> clock_khz_{};  ///< EventTranslation::of_tsc_khz, by position in plan_.
+  vpmu::CountPlan plan_{};                                    ///< `distance` of each entry is at most what is left.
+  std::array<Counter, vpmu::max_counters> by_{};              ///< By position in plan_.
+  std::array<vpmu::Frequency, vpmu::max_counters> clocks_{};  ///< EventTranslation::of_tsc, by position in plan_.
   std::array<std::optional<HostCounter>, vpmu::max_counters> counters_;
-  /// entries() of the port up to which VM entries are subtracted from a counter; empty = starts with the next run.
+  /// entries() of the back end up to which VM entries are subtracted from a counter; empty = starts with the next run.
   std::array<std::optional<std::uint64_t>, vpmu::max_counters> entries_;
   /// Who last counted a model's event, by counter.
   struct Teller {

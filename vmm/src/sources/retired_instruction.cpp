@@ -2,13 +2,15 @@
 
 #include <linux/kvm.h>
 
+#include <algorithm>
+#include <limits>
+
+#include "support/x86.hpp"
 #include "vcpu/guest_view.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vmm {
 namespace {
-
-constexpr std::uint64_t efer_lma = vpmu::bit(10);
 
 vpmu::PebsRegisters pebs_registers(const kvm_regs& r) {
   return {{r.rflags, r.rip, r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12,
@@ -30,29 +32,41 @@ bool is_taken(const Instruction& i, vpmu::GuestLinear at, vpmu::GuestLinear next
   return i.branch != vpmu::BranchKind::conditional || next != at + i.length;
 }
 
+/// The accesses beyond the first, of which the instruction makes `each` for each element.
+std::int32_t more_accesses(const std::optional<MemoryOperand>& operand, unsigned each, const Instruction& i,
+                           const kvm_regs& before, const kvm_regs& after) {
+  if (!operand) return 0;
+  const std::uint64_t elements = i.rep ? (before.rcx - after.rcx) & vpmu::low_bits(operand->address_bytes * 8U) : 1;
+  constexpr std::uint64_t max = std::numeric_limits<std::int32_t>::max();
+  return static_cast<std::int32_t>(std::min(elements * each, max)) - 1;
+}
+
 }  // namespace
 
 Retired retired_instruction(const Instruction& i, const kvm_regs& before, const kvm_sregs& sregs, const kvm_regs& after,
-                            std::uint32_t cycles, std::optional<unsigned> target_cpl) {
+                            const Ticks& ticks, std::optional<unsigned> target_cpl) {
   const vpmu::GuestLinear at = instruction_pointer(before, sregs);
   const vpmu::GuestLinear next = instruction_pointer(after, sregs);
   const auto cpl = static_cast<std::uint8_t>(cpl_of(sregs));
   return {.what = {.ip = at,
                    .next_ip = next,
                    .cpl = cpl,
-                   .long_mode = (sregs.efer & efer_lma) != 0,
-                   .has_load = i.load.has_value(),
+                   .long_mode = x86::efer::LMA::test(sregs.efer),
+                   .has_load = i.load || i.prefetched,
                    .has_store = i.store.has_value(),
+                   .more_loads = more_accesses(i.load, i.accesses.loads, i, before, after),
+                   .more_stores = more_accesses(i.store, i.accesses.stores, i, before, after),
                    .kind = i.kind,
-                   .load = access_of(i.load, i, at, before, sregs),
+                   .load = access_of(i.load ? i.load : i.prefetched, i, at, before, sregs),
                    .store = access_of(i.store, i, at, before, sregs),
                    .branch = {.kind = i.branch,
                               .taken = is_taken(i, at, next),
                               .target_cpl = static_cast<std::uint8_t>(target_cpl.value_or(cpl)),
                               .to_next = next == at + i.length},
-                   .cycles = cycles,
-                   .ref_cycles = cycles,
-                   .bus_cycles = cycles},
+                   .cycles = ticks.cycles,
+                   .ref_cycles = ticks.ref,
+                   .bus_cycles = static_cast<std::uint32_t>(ticks.bus),
+                   .alone = ticks.alone},
           .registers = pebs_registers(after)};
 }
 

@@ -1,14 +1,15 @@
 #pragma once
 #include "decode/instruction.hpp"
 #include "sources/source.hpp"
+#include "sources/unhalted_clocks.hpp"
 
 namespace vmm {
 
 /// Describes one retired instruction to the PMU: operand addresses, branch, and the registers for a record. The
-/// instruction ran from state `before` and `sregs` to registers `after`, and took `cycles` of every clock; cache levels
-/// and latencies are unknown. `target_cpl` is the level that a far branch led to; empty means that of `sregs`.
+/// instruction ran from state `before` and `sregs` to registers `after`, and took `ticks`; cache levels and latencies
+/// are unknown. `target_cpl` is the level that a far branch led to; empty means that of `sregs`.
 Retired retired_instruction(const Instruction& instruction, const kvm_regs& before, const kvm_sregs& sregs,
-                            const kvm_regs& after, std::uint32_t cycles,
+                            const kvm_regs& after, const Ticks& ticks,
                             std::optional<unsigned> target_cpl = std::nullopt);
 
 /// The delivery of an interrupt or exception before the instruction at `from`, to its handler at `to`.

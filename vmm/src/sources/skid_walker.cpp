@@ -2,13 +2,10 @@
 
 #include "sources/retired_instruction.hpp"
 #include "sources/trap_flag.hpp"
-#include "vpmu/bits.hpp"
+#include "support/x86.hpp"
 
 namespace vmm {
 namespace {
-
-constexpr std::uint64_t dr6_bs = vpmu::bit(14);
-constexpr std::uint64_t rflags_tf = vpmu::bit(8);
 
 /// Whether the vCPU's next step is its next instruction. Delivery of an event would push the TF of our single-step with
 /// the guest's flags. A pending NMI makes KVM single-step by itself; so does one raised inside an NMI handler, where on
@@ -49,23 +46,23 @@ SkidWalker::Block SkidWalker::decode_block(const kvm_regs& regs, const kvm_sregs
   return block;
 }
 
-std::optional<SkidWalker::Choice> SkidWalker::choose(const Block& block, const WalkGoal& goal) {
+std::optional<SkidWalker::Choice> SkidWalker::choose(const Block& block) {
   std::array<std::uint8_t, Block::max_instructions> fit{};
   unsigned count = 0;
   for (unsigned n = 0; n < block.size; ++n) {
     const Instruction& i = block.items[n].instruction;
-    if (i.steppable && !i.rep && goal.meets(i)) fit[count++] = static_cast<std::uint8_t>(n);
+    if (i.steppable && !i.rep) fit[count++] = static_cast<std::uint8_t>(n);
   }
   if (count == 0) return std::nullopt;
   return block.items[fit[draw(count)]];
 }
 
 // Lets the guest run to `at`. Empty when it has arrived; otherwise the reason why not.
-Result<std::optional<RunEnd>> SkidWalker::run_to(VcpuPort& port, vpmu::GuestLinear at) {
+Result<std::optional<RunEnd>> SkidWalker::run_to(VcpuBackend& backend, vpmu::GuestLinear at) {
   breakpoints_->set_walk(at);
   VMM_TRY(breakpoints_->apply());
   VMM_TRY(timer_->arm_wall(patience));
-  auto exit = port.run();
+  auto exit = backend.run();
   breakpoints_->set_walk({});
   if (!exit) return Failure{exit.error()};
   if (const auto* debug = std::get_if<Debug>(&*exit);
@@ -96,18 +93,18 @@ bool SkidWalker::operands_mapped(const Choice& choice, const kvm_regs& regs, con
          mapped(choice.instruction.store, vpmu::AccessKind::write);
 }
 
-Result<RunEnd> SkidWalker::step(VcpuPort& port, const Choice& choice) {
-  VMM_ASSIGN(const kvm_regs before, port.regs());
-  VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
+Result<RunEnd> SkidWalker::step(VcpuBackend& backend, const Choice& choice) {
+  VMM_ASSIGN(const kvm_regs before, backend.regs());
+  VMM_ASSIGN(const kvm_sregs sregs, backend.sregs());
   // The guest may have set TF on the way.
-  if ((before.rflags & rflags_tf) != 0 || !operands_mapped(choice, before, sregs)) {
+  if (x86::rflags::TF::test(before.rflags) || !operands_mapped(choice, before, sregs)) {
     VMM_TRY(breakpoints_->apply());
     ++statistics_.nothing_found;
     return RunEnd{};
   }
   breakpoints_->arm_step(handlers_of_faults(*view_, sregs, choice.at, choice.instruction.raises));
   VMM_TRY(breakpoints_->apply());
-  auto exit = port.run();
+  auto exit = backend.run();
   if (!exit) return Failure{exit.error()};
   ++statistics_.steps;
   const auto* debug = std::get_if<Debug>(&*exit);
@@ -117,9 +114,9 @@ Result<RunEnd> SkidWalker::step(VcpuPort& port, const Choice& choice) {
     ++statistics_.abandoned;
     return RunEnd{.exit = *exit};
   }
-  VMM_ASSIGN(const kvm_regs after, port.regs());
+  VMM_ASSIGN(const kvm_regs after, backend.regs());
   VMM_ASSIGN(const std::optional<Debug> guests, breakpoints_->guests_part(*debug));
-  const bool retired = (debug->dr6 & dr6_bs) != 0;
+  const bool retired = x86::dr6::BS::test(debug->dr6);
   if (!retired && breakpoints_->stops_at(vpmu::GuestLinear{debug->pc})) take_trap_flag_back(*view_, after, before.rip);
   breakpoints_->end_step();
   VMM_TRY(breakpoints_->apply());
@@ -129,41 +126,35 @@ Result<RunEnd> SkidWalker::step(VcpuPort& port, const Choice& choice) {
     const bool nothing = after.rip != before.rip && vpmu::GuestLinear{debug->pc} != breakpoints_->gate();
     return nothing ? RunEnd{} : RunEnd{.exit = *exit};
   }
-  return RunEnd{.exit = guests, .retired = retired_instruction(choice.instruction, before, sregs, after, 0)};
+  return RunEnd{.exit = guests, .retired = retired_instruction(choice.instruction, before, sregs, after, {})};
 }
 
-Result<RunEnd> SkidWalker::walk(VcpuPort& port, const WalkGoal& goal) {
-  for (unsigned n = 0; n < max_blocks; ++n) {
-    VMM_ASSIGN(const kvm_regs regs, port.regs());
-    VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
-    VMM_ASSIGN(const bool halted, port.halted());
-    if (halted || !(cpl_of(sregs) == 0 ? goal.os : goal.usr)) {
-      ++statistics_.wrong_level;
-      return RunEnd{};
-    }
-    VMM_ASSIGN(const kvm_vcpu_events events, port.events());
-    if (!undisturbed(events) || (regs.rflags & rflags_tf) != 0) {
-      ++statistics_.event_pending;
-      return RunEnd{};
-    }
-    const Block block = decode_block(regs, sregs);
-    if (block.size == 0) break;
-    auto choice = choose(block, goal);
-    const Choice& last = block.items[block.size - 1];
-    const bool over_last = !choice && last.instruction.steppable && !last.instruction.rep;
-    if (!choice && !over_last) break;
-    const Choice& target = choice ? *choice : last;
-    if (target.at != block.items[0].at) {
-      VMM_ASSIGN(auto stopped, run_to(port, target.at));
-      if (stopped) return *stopped;
-    }
-    VMM_ASSIGN(RunEnd end, step(port, target));
-    if (choice && end.retired) ++statistics_.walks;
-    if (choice || !end.retired) return end;
-    if (end.exit) return RunEnd{.exit = end.exit};
+Result<RunEnd> SkidWalker::walk(VcpuBackend& backend, WalkLevels levels) {
+  VMM_ASSIGN(const kvm_regs regs, backend.regs());
+  VMM_ASSIGN(const kvm_sregs sregs, backend.sregs());
+  VMM_ASSIGN(const bool halted, backend.halted());
+  if (halted || !(cpl_of(sregs) == 0 ? levels.os : levels.usr)) {
+    ++statistics_.wrong_level;
+    return RunEnd{};
   }
-  ++statistics_.nothing_found;
-  return RunEnd{};
+  VMM_ASSIGN(const kvm_vcpu_events events, backend.events());
+  if (!undisturbed(events) || x86::rflags::TF::test(regs.rflags)) {
+    ++statistics_.event_pending;
+    return RunEnd{};
+  }
+  const Block block = decode_block(regs, sregs);
+  const auto choice = choose(block);
+  if (!choice) {
+    ++statistics_.nothing_found;
+    return RunEnd{};
+  }
+  if (choice->at != block.items[0].at) {
+    VMM_ASSIGN(auto stopped, run_to(backend, choice->at));
+    if (stopped) return *stopped;
+  }
+  VMM_ASSIGN(RunEnd end, step(backend, *choice));
+  if (end.retired) ++statistics_.walks;
+  return end;
 }
 
 }  // namespace vmm

@@ -7,7 +7,6 @@
 #include "decode/instruction.hpp"
 #include "perf/cpu_timer.hpp"
 #include "sources/source.hpp"
-#include "sources/walk_goal.hpp"
 #include "vcpu/breakpoints.hpp"
 #include "vcpu/guest_view.hpp"
 
@@ -24,9 +23,13 @@ struct WalkStatistics {
   std::uint64_t abandoned{};      ///< Given up: the guest did not reach the breakpoint.
 };
 
+/// The privilege levels whose instructions a record may show.
+struct WalkLevels {
+  bool usr{}, os{};
+};
+
 /// Closes the gap between an asynchronous stop and a precise sample. From where the vCPU stopped, it runs the guest to
-/// an instruction of the wanted kind and single-steps that one, so that the record's IP, registers and address are
-/// real.
+/// an instruction nearby and single-steps that one, so that the record's IP, registers and address are real.
 ///
 /// Asynchronous stops favour some addresses: a binary-translating host stops only at block starts. So the instruction
 /// is chosen at random from the straight-line code ahead. This costs two exits: a breakpoint at the instruction, then a
@@ -37,7 +40,7 @@ class SkidWalker {
       : breakpoints_{&breakpoints}, view_{&view}, timer_{&timer}, random_{seed | 1} {}
 
   /// The vCPU must be at an instruction boundary with no exit left to complete. Returns as CountSource::walk does.
-  Result<RunEnd> walk(VcpuPort& port, const WalkGoal& goal);
+  Result<RunEnd> walk(VcpuBackend& backend, WalkLevels levels);
 
   [[nodiscard]] const WalkStatistics& statistics() const { return statistics_; }
 
@@ -47,13 +50,12 @@ class SkidWalker {
     vpmu::GuestLinear at;
     Instruction instruction;
   };
-  static constexpr unsigned max_blocks = 4;  ///< Blocks searched for a suitable instruction before giving up.
   static constexpr std::chrono::nanoseconds patience = std::chrono::milliseconds{2};
 
   Block decode_block(const kvm_regs& regs, const kvm_sregs& sregs);
-  std::optional<Choice> choose(const Block& block, const WalkGoal& goal);
-  Result<std::optional<RunEnd>> run_to(VcpuPort& port, vpmu::GuestLinear at);
-  Result<RunEnd> step(VcpuPort& port, const Choice& choice);
+  std::optional<Choice> choose(const Block& block);
+  Result<std::optional<RunEnd>> run_to(VcpuBackend& backend, vpmu::GuestLinear at);
+  Result<RunEnd> step(VcpuBackend& backend, const Choice& choice);
   bool operands_mapped(const Choice& choice, const kvm_regs& regs, const kvm_sregs& sregs);
   std::uint64_t draw(std::uint64_t below);
 

@@ -7,7 +7,7 @@
 
 #include "snapshot/byte_stream.hpp"
 #include "support/result.hpp"
-#include "vcpu/port.hpp"
+#include "vcpu/backend.hpp"
 #include "vpmu/plan.hpp"
 #include "vpmu/retirement.hpp"
 
@@ -56,29 +56,32 @@ class CountSource {
   virtual Result<void> program(const vpmu::CountPlan& plan) = 0;
   /// Runs the guest until an exit, or until a counter whose overflow the plan wants is due; never much later. With
   /// `at_most` it returns after about that much time even if nothing happened.
-  virtual Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) = 0;
+  virtual Result<RunEnd> run(VcpuBackend& backend, std::optional<std::chrono::nanoseconds> at_most) = 0;
   /// The events counted since the last call.
-  virtual Result<vpmu::CountDeltas> sync(VcpuPort& port) = 0;
+  virtual Result<vpmu::CountDeltas> sync(VcpuBackend& backend) = 0;
   /// Runs the guest up to and including the next instruction that some armed counter of the plan counts. Empty if that
   /// is not possible now (wrong privilege level, nothing to decode): the loop tries again later.
-  virtual Result<RunEnd> walk(VcpuPort& port) = 0;
-  /// Called instead of run() and walk() while the port's kick_flag() is set. Returns to the port what the source holds
-  /// of the vCPU, and runs the port, which gives Interrupted before any instruction. The result has no exit only if an
-  /// instruction that was open has retired: then call it again.
-  virtual Result<RunEnd> come_out(VcpuPort& port) { return run(port, std::nullopt); }
+  virtual Result<RunEnd> walk(VcpuBackend& backend) = 0;
+  /// Called instead of run() and walk() while the back end's kick_flag() is set. Returns to the back end what the
+  /// source holds of the vCPU, and runs the back end, which gives Interrupted before any instruction. The result has no
+  /// exit only if an instruction that was open has retired: then call it again.
+  virtual Result<RunEnd> come_out(VcpuBackend& backend) { return run(backend, std::nullopt); }
   /// An event such as a PMI was raised for the vCPU since the last run: the vCPU must be able to take it before its
   /// next instruction.
   virtual void raised() {}
   /// Whether the guest may run without the source until the next program(): there is nothing to count, and run() and
   /// sync() would add nothing.
   [[nodiscard]] virtual bool is_idle() const { return false; }
+  /// Grows with each instruction that the source runs, whether it retires or is counted in a block. 0 for a source that
+  /// leaves all of them to the back end.
+  [[nodiscard]] virtual std::uint64_t progress() const { return 0; }
   /// The guest has run without the source, and KVM has not completed the instruction of its last exit yet.
   virtual void left_open() {}
-  /// State that the source has built up about the guest, as bytes; empty if none. Call it between two runs of the port,
-  /// after one that returned Interrupted. restore() takes the bytes before the first program(). False: they are not of
-  /// this source's format, and the source must not be used.
-  virtual Result<Bytes> save(VcpuPort& /*port*/) { return Bytes{}; }
-  virtual Result<bool> restore(VcpuPort& /*port*/, std::span<const std::byte> image) { return image.empty(); }
+  /// State that the source has built up about the guest, as bytes; empty if none. Call it between two runs of the back
+  /// end, after one that returned Interrupted. restore() takes the bytes before the first program(). False: they are
+  /// not of this source's format, and the source must not be used.
+  virtual Result<Bytes> save(VcpuBackend& /*backend*/) { return Bytes{}; }
+  virtual Result<bool> restore(VcpuBackend& /*backend*/, std::span<const std::byte> image) { return image.empty(); }
   /// Calls `visit(name, value)` for each statistic of the source.
   virtual void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const = 0;
 };

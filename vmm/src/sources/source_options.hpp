@@ -1,11 +1,19 @@
 #pragma once
-#include "exec/compiling.hpp"
+#include <functional>
+#include <memory>
+
+#include "exec/compile/compiling.hpp"
 #include "perf/cpu_timer.hpp"
 #include "perf/perf_host.hpp"
 #include "sources/model_log.hpp"
 #include "sources/shared_caches.hpp"
+#include "sources/time_model.hpp"
+#include "support/result.hpp"
 
 namespace vmm {
+
+class CountSource;
+struct SourceParts;
 
 /// What users choose about a counting source, besides its name. Passed unchanged from a machine's configuration to the
 /// source; each source uses what concerns it.
@@ -13,13 +21,17 @@ struct SourceOptions {
   bool was_open{};  ///< The user did not name a source. If the chosen one is not available for a vCPU, the clock source
                     ///< is used, with a warning.
   vpmu::exec::Compiling compiling{};  ///< For sources that run the guest's code: whether frequent code is compiled.
+  TimeModel time{};                   ///< For sources that run the guest's code.
   ModelLog model_log{};               ///< For sources with a processor model: receives its result of each access.
+  /// Makes the source, in place of the one that is named: for tests that have their own. May be empty.
+  std::function<Result<std::unique_ptr<CountSource>>(const SourceParts& parts)> instead{};
 };
 
 /// What the code that runs a vCPU provides to its source.
 struct SourceServices {
   TimerFactory make_timer{CpuTimer::create};             ///< Makes the clock that sources count by.
   PerfHostFactory make_perf_host{make_linux_perf_host};  ///< Opens the host's counters.
+  unsigned cpu{};                                        ///< The vCPU's number.
   SharedCaches* caches{};  ///< Shared by vCPUs that run one at a time. May be null; must outlive the source.
 };
 

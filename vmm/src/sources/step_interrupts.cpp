@@ -6,16 +6,13 @@
 #include <bit>
 #include <cstring>
 
+#include "support/x86.hpp"
 #include "vcpu/handlers.hpp"
-#include "vpmu/bits.hpp"
 
 // Interrupts of a single-stepped vCPU. KVM holds them off during a single-step, so the source lets each in itself, with
 // a breakpoint at the handler's first instruction.
 namespace vmm {
 namespace {
-
-constexpr unsigned vector_nmi = 2;
-constexpr std::uint64_t rflags_if = vpmu::bit(9);
 
 std::uint32_t lapic_word(const kvm_lapic_state& state, unsigned offset) {
   std::uint32_t word{};
@@ -37,7 +34,7 @@ std::optional<unsigned> pending_vector(const kvm_lapic_state& state) {
 
 std::optional<unsigned> vector_under_way(const kvm_vcpu_events& e) {
   if (e.exception.injected != 0) return e.exception.nr;
-  if (e.nmi.injected != 0) return vector_nmi;
+  if (e.nmi.injected != 0) return x86::vector::NMI;
   return e.interrupt.injected != 0 ? std::optional<unsigned>{e.interrupt.nr} : std::nullopt;
 }
 
@@ -45,48 +42,48 @@ std::optional<unsigned> vector_under_way(const kvm_vcpu_events& e) {
 
 // Single-steps hold interrupts off, so the source checks itself whether the processor would take one now. An event
 // whose delivery has begun comes first: its delivery clears TF, so that a single-step would run its whole handler.
-Result<std::optional<unsigned>> StepSource::deliverable(VcpuPort& port) {
-  VMM_ASSIGN(const kvm_vcpu_events events, port.events());
+Result<std::optional<unsigned>> StepSource::deliverable(VcpuBackend& backend) {
+  VMM_ASSIGN(const kvm_vcpu_events events, backend.events());
   if (const auto vector = vector_under_way(events)) return vector;
   if (events.interrupt.shadow != 0) return std::optional<unsigned>{};
-  if (events.nmi.pending != 0 && events.nmi.masked == 0) return std::optional{vector_nmi};
-  VMM_ASSIGN(const kvm_regs regs, port.regs());
-  if ((regs.rflags & rflags_if) == 0) return std::optional<unsigned>{};
-  VMM_ASSIGN(const kvm_lapic_state lapic, port.lapic());
+  if (events.nmi.pending != 0 && events.nmi.masked == 0) return std::optional{x86::vector::NMI};
+  VMM_ASSIGN(const kvm_regs regs, backend.regs());
+  if (!x86::rflags::IF::test(regs.rflags)) return std::optional<unsigned>{};
+  VMM_ASSIGN(const kvm_lapic_state lapic, backend.lapic());
   return pending_vector(lapic);
 }
 
 // The breakpoint is at the handler's first instruction, so nothing runs unobserved. It is set directly because the
 // shared breakpoints hold interrupts off.
-Result<RunEnd> StepSource::enter_handler(VcpuPort& port, unsigned vector) {
-  VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
+Result<RunEnd> StepSource::enter_handler(VcpuBackend& backend, unsigned vector) {
+  VMM_ASSIGN(const kvm_sregs sregs, backend.sregs());
   kvm_regs regs{};
   if (branches_) {
-    VMM_ASSIGN(regs, port.regs());
+    VMM_ASSIGN(regs, backend.regs());
   }
   const auto to = handler_of(*view_, sregs, vector);
-  if (!to) return run_free(port, std::nullopt);
-  constexpr std::uint64_t dr7_execute_dr0 = 0x402;
+  if (!to) return run_free(backend, std::nullopt);
   kvm_guest_debug debug{};
   debug.control = KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP;
   debug.arch.debugreg[0] = to->value();
-  debug.arch.debugreg[7] = dr7_execute_dr0;
-  VMM_TRY(port.set_guest_debug(debug));
-  auto exit = port.run();
+  debug.arch.debugreg[7] = x86::dr7::fixed | x86::dr7::G0::mask;
+  VMM_TRY(backend.set_guest_debug(debug));
+  auto exit = backend.run_once();
   breakpoints_->end_step();
   breakpoints_->given_others();
   if (!exit) return Failure{exit.error()};
   const auto* stop = std::get_if<Debug>(&*exit);
   if (stop == nullptr || stop->pc != to->value()) return unexpected(*exit);
   ++statistics_.interrupts;
-  VMM_ASSIGN(const auto branch, delivered(port, {.at = instruction_pointer(regs, sregs), .cpl = cpl_of(sregs)}, *to));
+  VMM_ASSIGN(const auto branch,
+             delivered(backend, {.at = instruction_pointer(regs, sregs), .cpl = cpl_of(sregs)}, *to));
   return RunEnd{.delivered = branch};
 }
 
-Result<std::optional<vpmu::TakenBranch>> StepSource::delivered(VcpuPort& port, const Place& from,
+Result<std::optional<vpmu::TakenBranch>> StepSource::delivered(VcpuBackend& backend, const Origin& from,
                                                                vpmu::GuestLinear to) const {
   if (!branches_) return std::optional<vpmu::TakenBranch>{};
-  VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
+  VMM_ASSIGN(const kvm_sregs sregs, backend.sregs());
   return std::optional{delivery(from.at, from.cpl, to, cpl_of(sregs))};
 }
 

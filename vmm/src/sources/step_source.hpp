@@ -4,6 +4,7 @@
 #include "perf/cpu_timer.hpp"
 #include "sources/retired_instruction.hpp"
 #include "sources/source.hpp"
+#include "sources/unhalted_clocks.hpp"
 #include "vcpu/breakpoints.hpp"
 #include "vcpu/guest_view.hpp"
 
@@ -32,28 +33,34 @@ struct StepStatistics {
 /// (StepStatistics::lost counts this).
 class StepSource final : public CountSource {
  public:
-  StepSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view)
-      : timer_{std::move(timer)}, breakpoints_{&breakpoints}, view_{&view} {}
+  StepSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view,
+             const vpmu::GenerationDesc& generation)
+      : timer_{std::move(timer)}, breakpoints_{&breakpoints}, view_{&view}, clocks_{generation.bus_clock} {}
 
   static constexpr SourceTraits description{.name = "step", .exact_counts = true, .precise_ip = true};
   [[nodiscard]] const SourceTraits& traits() const override { return description; }
 
   Result<void> program(const vpmu::CountPlan& plan) override;
-  Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) override;
+  Result<RunEnd> run(VcpuBackend& backend, std::optional<std::chrono::nanoseconds> at_most) override;
   /// Always empty: every event is reported as a retirement.
-  Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
-  Result<RunEnd> walk(VcpuPort& port) override;
+  Result<vpmu::CountDeltas> sync(VcpuBackend& backend) override;
+  Result<RunEnd> walk(VcpuBackend& backend) override;
   /// While counting: runs the next instruction. deliverable() must have returned nothing since the guest last ran.
-  Result<RunEnd> run_one(VcpuPort& port);
+  Result<RunEnd> run_one(VcpuBackend& backend);
   [[nodiscard]] bool is_idle() const override { return !counting_ && !waiting_; }
   void left_open() override { exit_open_ = true; }
+  /// The part of a tick of the bus clock; nothing where none has passed.
+  Result<Bytes> save(VcpuBackend& backend) override;
+  Result<bool> restore(VcpuBackend& backend, std::span<const std::byte> image) override;
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
+  /// The clocks of the instructions that it retires, for an owner that retires others.
+  [[nodiscard]] UnhaltedClocks& clocks() { return clocks_; }
   [[nodiscard]] const StepStatistics& statistics() const { return statistics_; }
   /// Whether an instruction that caused an exit is still incomplete: only run() can continue it.
   [[nodiscard]] bool in_exit() const { return exit_open_ || waiting_.has_value(); }
   /// The vector that the processor would take before the next instruction.
-  Result<std::optional<unsigned>> deliverable(VcpuPort& port);
+  Result<std::optional<unsigned>> deliverable(VcpuBackend& backend);
 
  private:
   /// The instruction at RIP, of length 0 if it cannot be decoded, and the registers before it.
@@ -61,45 +68,46 @@ class StepSource final : public CountSource {
     Instruction instruction;
     kvm_regs regs;
     kvm_sregs sregs;
-    std::array<std::byte, longest_instruction> bytes;
+    std::array<std::byte, max_instruction_bytes> bytes;
     std::size_t fetched;  ///< Number of valid `bytes`; fewer if the rest cannot be fetched.
   };
 
   /// Address and privilege level of an instruction.
-  struct Place {
+  struct Origin {
     vpmu::GuestLinear at;
     unsigned cpl;
   };
-  static Place place_of(const Current& current);
+  static Origin origin_of(const Current& current);
 
   enum class Interrupts : std::uint8_t { look, looked_for };
-  Result<RunEnd> advance(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most, Interrupts interrupts);
-  Result<RunEnd> run_free(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
-  Result<RunEnd> wait(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
-  Result<std::optional<RunEnd>> finish_exit(VcpuPort& port);
-  Result<Current> decode(VcpuPort& port);
-  Result<RunEnd> pass(VcpuPort& port, const Current& current);
+  Result<RunEnd> advance(VcpuBackend& backend, std::optional<std::chrono::nanoseconds> at_most, Interrupts interrupts);
+  Result<RunEnd> run_free(VcpuBackend& backend, std::optional<std::chrono::nanoseconds> at_most);
+  Result<RunEnd> wait(VcpuBackend& backend, std::optional<std::chrono::nanoseconds> at_most);
+  Result<std::optional<RunEnd>> finish_exit(VcpuBackend& backend);
+  Result<Current> decode(VcpuBackend& backend);
+  Result<RunEnd> pass(VcpuBackend& backend, const Current& current);
   static bool is_stepped_by_guest(const Current& current);
-  Result<Exit> run_stopped(VcpuPort& port, const Current& current);
-  Result<RunEnd> step(VcpuPort& port, const Current& current);
-  Result<RunEnd> stepped(VcpuPort& port, const Current& current, const Debug& debug);
-  Result<RunEnd> faulted(VcpuPort& port, const Current& current, const kvm_regs& after);
-  Result<RunEnd> run_over(VcpuPort& port, const Current& current, vpmu::GuestLinear to);
-  Result<RunEnd> enter_by(VcpuPort& port, const Current& current, unsigned vector);
-  Result<RunEnd> move_debug_register(VcpuPort& port, const Current& current);
-  Result<RunEnd> raise_debug(VcpuPort& port, const Current& current);
-  Result<RunEnd> return_from_handler(VcpuPort& port, const Current& current);
-  Result<RunEnd> run_into_fault(VcpuPort& port, unsigned vector, const Place& from);
-  Result<RunEnd> return_to(VcpuPort& port, const Current& current, vpmu::GuestLinear to, unsigned cpl);
-  Result<RunEnd> enter_kernel(VcpuPort& port, const Current& current);
-  Result<RunEnd> read_counter(VcpuPort& port, const Current& current);
-  Result<RunEnd> enter_handler(VcpuPort& port, unsigned vector);
-  Result<Exit> run_to(VcpuPort& port, const Stops& stops);
+  Result<Exit> run_stopped(VcpuBackend& backend, const Current& current);
+  Result<RunEnd> step(VcpuBackend& backend, const Current& current);
+  Result<RunEnd> stepped(VcpuBackend& backend, const Current& current, const Debug& debug);
+  Result<RunEnd> faulted(VcpuBackend& backend, const Current& current, const kvm_regs& after);
+  Result<RunEnd> run_over(VcpuBackend& backend, const Current& current, vpmu::GuestLinear to);
+  Result<RunEnd> enter_by(VcpuBackend& backend, const Current& current, unsigned vector);
+  Result<RunEnd> move_debug_register(VcpuBackend& backend, const Current& current);
+  Result<RunEnd> raise_debug(VcpuBackend& backend, const Current& current);
+  Result<RunEnd> return_from_handler(VcpuBackend& backend, const Current& current);
+  Result<RunEnd> run_into_fault(VcpuBackend& backend, unsigned vector, const Origin& from);
+  Result<RunEnd> return_to(VcpuBackend& backend, const Current& current, vpmu::GuestLinear to, unsigned cpl);
+  Result<RunEnd> enter_kernel(VcpuBackend& backend, const Current& current);
+  Result<RunEnd> read_counter(VcpuBackend& backend, const Current& current);
+  Result<RunEnd> enter_handler(VcpuBackend& backend, unsigned vector);
+  Result<Exit> run_to(VcpuBackend& backend, const Stops& stops);
   [[nodiscard]] std::optional<unsigned> foreseen_fault(const Current& current);
   [[nodiscard]] bool is_of_a_device(const Current& current, vpmu::GuestLinear at);
-  Result<unsigned> target_cpl(VcpuPort& port, const Current& current) const;
-  Result<std::optional<vpmu::TakenBranch>> delivered(VcpuPort& port, const Place& from, vpmu::GuestLinear to) const;
-  Result<RunEnd> retire(VcpuPort& port, const Current& current, const kvm_regs& after,
+  Result<unsigned> target_cpl(VcpuBackend& backend, const Current& current) const;
+  Result<std::optional<vpmu::TakenBranch>> delivered(VcpuBackend& backend, const Origin& from,
+                                                     vpmu::GuestLinear to) const;
+  Result<RunEnd> retire(VcpuBackend& backend, const Current& current, const kvm_regs& after,
                         std::optional<Exit> exit = std::nullopt);
   RunEnd retire_at(const Current& current, const kvm_regs& after, unsigned target_cpl,
                    std::optional<Exit> exit = std::nullopt);
@@ -108,6 +116,7 @@ class StepSource final : public CountSource {
   std::unique_ptr<CpuTimer> timer_;
   Breakpoints* breakpoints_;
   GuestView* view_;
+  UnhaltedClocks clocks_;
   bool counting_{};
   bool branches_{};                 ///< The plan wants branches: deliveries of events are reported too.
   bool exit_open_{};                ///< The last exit's instruction has not been completed by KVM yet.

@@ -3,22 +3,23 @@
 #include <vector>
 
 #include "decode/instruction.hpp"
-#include "processor/system_unit.hpp"
-#include "sources/others_msrs.hpp"
+#include "processor/program_unit.hpp"
+#include "processor/segment_unit.hpp"
+#include "sources/foreign_msrs.hpp"
 #include "vpmu/generation.hpp"
 #include "vpmu/msr.hpp"
 
 namespace vmm {
 
 /// Emulates system instructions for a source that runs guest code itself, if they affect no device but the local APIC.
-/// All others, and every instruction that would fault, are left to the port.
+/// All others, and every instruction that would fault, are left to the back end.
 ///
-/// Accesses to the PMU's MSRs and counters become exits, like those of the port. An access that the surrounding VMM
-/// filters is left to the port, so that the exit has the port's own form.
+/// Accesses to the PMU's MSRs and counters become exits, like those of the back end. An access that the surrounding VMM
+/// filters is left to the back end, so that the exit has the back end's own form.
 class SystemInPlace {
  public:
   /// `view` must outlive it.
-  SystemInPlace(GuestView& view, const vpmu::GenerationDesc& generation, OthersMsrs others = {});
+  SystemInPlace(GuestView& view, const vpmu::GenerationDesc& generation, ForeignMsrs others = {});
 
   enum class Outcome : std::uint8_t {
     left,  ///< Not emulated; nothing has changed.
@@ -27,53 +28,54 @@ class SystemInPlace {
     done_and_raised,   ///< Done; an interrupt may now be pending.
     exit,              ///< The VMM must answer exit() first; then complete().
   };
-  /// Runs the instruction, which must be 64-bit code, on the port's registers. `regs` and `sregs` are copies of them
-  /// and are updated too.
-  Result<Outcome> run(VcpuPort& port, const Instruction& i, kvm_regs& regs, kvm_sregs& sregs);
+  /// Runs the instruction, which must be 64-bit code, on the back end's registers. `regs` and `sregs` are copies of
+  /// them and are updated too.
+  Result<Outcome> run(VcpuBackend& backend, const Instruction& i, kvm_regs& regs, kvm_sregs& sregs);
 
-  /// Call before the port runs the guest: writes MSRs that were kept here back to the port.
-  Result<void> leave(VcpuPort& port);
+  /// Call before the back end runs the guest: gives it the MSRs that were kept here.
+  Result<void> leave(VcpuBackend& backend);
 
   /// The exit of the last Outcome::exit. It refers to this object, which receives the answer.
   [[nodiscard]] Exit exit();
-  [[nodiscard]] bool is_open() const { return open_.kind != Open::Kind::none; }
+  [[nodiscard]] bool is_open() const { return pending_.kind != Pending::Kind::none; }
   /// Completes the instruction with the exit's answer; `regs` and `sregs` are then those after it. False if the answer
-  /// was #GP: they are those at the handler or, if it cannot be entered, the exception is left to the port.
-  Result<bool> complete(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs);
+  /// was #GP: they are those at the handler or, if it cannot be entered, the exception is left to the back end.
+  Result<bool> complete(VcpuBackend& backend, kvm_regs& regs, kvm_sregs& sregs);
 
  private:
-  struct Open {
+  /// An access that the VMM answers.
+  struct Pending {
     enum class Kind : std::uint8_t { none, rdmsr, wrmsr, rdpmc } kind{};
     std::uint8_t length{};
     std::uint32_t index{};
     unsigned long long data{};
     std::uint8_t gp{};
   };
-  Result<Outcome> pass_on(VcpuPort& port, const SystemInstruction& i, kvm_regs& regs);
-  Result<void> fetch(VcpuPort& port);
-  Result<void> load(VcpuPort& port, const kvm_regs& regs, const kvm_sregs& sregs);
-  Result<void> store(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs) const;
-  Result<void> raise_gp(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs);
+  SystemResult execute(const SystemInstruction& i, std::optional<std::uint64_t> operand);
+  [[nodiscard]] __u64& base_by_msr();
+  SystemResult read_base_msr();
+  SystemResult write_base_msr();
+  SystemResult load_cr3(const SystemInstruction& i);
+  Result<Outcome> pass_on(VcpuBackend& backend, const SystemInstruction& i, kvm_regs& regs);
+  Result<void> fetch(VcpuBackend& backend);
+  Result<void> load(VcpuBackend& backend, const kvm_regs& regs, const kvm_sregs& sregs);
+  Result<void> store(VcpuBackend& backend, kvm_regs& regs, kvm_sregs& sregs) const;
+  Result<void> raise_gp(VcpuBackend& backend, kvm_regs& regs, kvm_sregs& sregs);
   [[nodiscard]] bool is_trapped(std::uint32_t msr) const;
   [[nodiscard]] bool is_others(const SystemInstruction& i, std::uint32_t msr) const;
-  [[nodiscard]] std::optional<Open::Kind> opens(const SystemInstruction& i, const kvm_regs& regs,
-                                                const kvm_sregs& sregs) const;
+  [[nodiscard]] std::optional<Pending::Kind> exit_of(const SystemInstruction& i, const kvm_regs& regs,
+                                                     const kvm_sregs& sregs) const;
 
   GuestView* view_;
-  CpuidTable no_cpuid_;
-  GuestFeatures no_features_{no_cpuid_};
-  SoftState state_;
-  bool fetched_{};               ///< state_ has had the port's MSRs since the last leave().
-  bool swapped_gs_{};            ///< IA32_KERNEL_GS_BASE differs from the port's.
-  bool dropped_translations_{};  ///< The port has not been told that translations are stale.
-  MachineClock no_clock_;
-  VirtualTime no_time_{no_clock_, 1};
-  InterruptUnit interrupts_{state_, no_time_, nullptr};
-  MsrUnit msrs_{state_, interrupts_, no_features_};
-  SystemUnit unit_;
+  SoftState state_;  ///< The registers of the instruction, and the MSRs that it uses.
+  SegmentUnit segments_;
+  ProgramUnit programs_;
+  bool fetched_{};               ///< state_ has had the back end's MSRs since the last leave().
+  bool swapped_gs_{};            ///< IA32_KERNEL_GS_BASE differs from the back end's.
+  bool dropped_translations_{};  ///< The back end has not been told that translations are stale.
   vpmu::MsrSpans trapped_;
-  OthersMsrs others_;
-  Open open_{};
+  ForeignMsrs others_;
+  Pending pending_{};
 };
 
 }  // namespace vmm

@@ -18,13 +18,13 @@ std::string describe(const Error& error) {
 }
 
 std::string printable(std::string_view text) {
-  constexpr std::size_t longest = 80;
+  constexpr std::size_t max = 80;
   std::string out;
-  for (const char c : text.substr(0, longest)) {
+  for (const char c : text.substr(0, max)) {
     const auto code = static_cast<unsigned char>(c);
     out += (code < 0x20 || code == 0x7F) ? '?' : c;
   }
-  if (text.size() > longest) {
+  if (text.size() > max) {
     out += "...";
   }
   return out;

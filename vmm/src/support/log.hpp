@@ -1,8 +1,11 @@
 #pragma once
 #include <fmt/core.h>
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -17,9 +20,14 @@ std::string_view name_of(LogLevel level);
 
 /// Where messages of the library go. The owner decides what to do with a line; nothing below the command line program
 /// prints. Thread-safe: lines arrive one at a time. A formatted line allocates, so keep it off paths that run per exit.
+///
+/// A guest can cause most messages as often as it likes. So of the messages with the same text (before it is formatted)
+/// the first max_of_a_kind are passed on at once. Further ones are held back and counted. The first of these is shown
+/// and says so; the tenth, the hundredth and so on say how many there were. held_back() counts all.
 class Log {
  public:
   using Sink = std::function<void(LogLevel, std::string_view)>;
+  static constexpr std::uint64_t max_of_a_kind = 10;
 
   /// A log that drops everything.
   Log() = default;
@@ -45,23 +53,37 @@ class Log {
     write(LogLevel::error, text, std::forward<Args>(args)...);
   }
 
-  /// True the first time it is asked for `key`: for messages that a guest could otherwise repeat without end.
-  /// Remembers at most 1024 keys; later ones answer false.
-  bool first_time(std::string_view key);
+  /// Passes on only the first message for each `key`: for those of which one is enough. Remembers at most 1024 keys;
+  /// the messages for later ones are held back, as repetitions are.
+  template <class... Args>
+  void once(LogLevel level, std::string_view key, fmt::format_string<Args...> text, Args&&... args) {
+    if (wants(level) && is_first(key)) deliver(level, fmt::format(text, std::forward<Args>(args)...));
+  }
+
+  /// How many messages were not passed on.
+  [[nodiscard]] std::uint64_t held_back() const;
+  /// For the end: says how many messages were held back, if any were.
+  void tell_held_back();
 
  private:
   template <class... Args>
   void write(LogLevel level, fmt::format_string<Args...> text, Args&&... args) {
-    if (wants(level)) {
-      deliver(level, fmt::format(text, std::forward<Args>(args)...));
-    }
+    if (!wants(level)) return;
+    const auto admitted = admit(fmt::string_view{text});
+    if (!admitted) return;
+    deliver(level, *admitted + fmt::format(text, std::forward<Args>(args)...));
   }
+  /// Counts a message of this kind. Empty: it is held back. Otherwise what to say before it.
+  std::optional<std::string> admit(fmt::string_view kind);
+  bool is_first(std::string_view key);
   void deliver(LogLevel level, const std::string& line);
 
   Sink sink_;
   LogLevel threshold_{LogLevel::error};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  std::map<std::string, std::uint64_t, std::less<>> kinds_;  ///< How often each was written.
   std::set<std::string, std::less<>> seen_;
+  std::uint64_t held_back_{};
 };
 
 }  // namespace vmm

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <span>
 
+#include "support/x86.hpp"
 #include "vpmu/address.hpp"
 #include "vpmu/bits.hpp"
 
@@ -24,14 +25,8 @@ constexpr CodePage page = [] {
   return p;
 }();
 
-constexpr std::uint64_t apic_after_reset = 0xFEE0'0000;
 /// SDM 3A figure 2-7; 2.2.1 (IA32_EFER).
-constexpr std::uint64_t cr0_pe = vpmu::bit(0), cr0_pg = vpmu::bit(31), cr4_pcide = vpmu::bit(17),
-                        efer_lme = vpmu::bit(8), efer_lma = vpmu::bit(10);
 /// SDM 3C 23.7, APM 2 15.4: set while a processor may run guests, and while it runs one.
-constexpr std::uint64_t cr4_vmxe = vpmu::bit(13), efer_svme = vpmu::bit(12);
-constexpr std::uint64_t rflags_fixed = vpmu::bit(1), rflags_rf = vpmu::bit(16);
-constexpr std::uint64_t dr7_enables = 0xFF, dr7_fixed = 0x400;
 
 /// Base 0, limit 4 GiB, ring 0. SDM 3A 3.4.5.1.
 kvm_segment flat(std::uint16_t selector, std::uint8_t type) {
@@ -47,14 +42,14 @@ kvm_sregs without_paging(kvm_sregs sregs) {
   constexpr std::uint8_t code_read_accessed = 11, data_write_accessed = 3;
   sregs.cs = flat(0x08, code_read_accessed);
   sregs.ss = sregs.ds = sregs.es = flat(0x10, data_write_accessed);
-  sregs.cr0 = (sregs.cr0 | cr0_pe) & ~cr0_pg;
-  sregs.cr4 &= ~cr4_pcide;  // needs IA-32e mode
-  sregs.efer &= ~(efer_lme | efer_lma);
+  sregs.cr0 = (sregs.cr0 | x86::cr0::PE::mask) & ~x86::cr0::PG::mask;
+  sregs.cr4 &= ~x86::cr4::PCIDE::mask;  // needs IA-32e mode
+  sregs.efer &= ~(x86::efer::LME::mask | x86::efer::LMA::mask);
   return sregs;
 }
 
 /// No event is being delivered, and NMIs are blocked.
-kvm_vcpu_events undisturbed(const kvm_vcpu_events& guests) {
+kvm_vcpu_events with_nmis_blocked(const kvm_vcpu_events& guests) {
   kvm_vcpu_events events{};
   events.flags = KVM_VCPUEVENT_VALID_SHADOW | (guests.flags & KVM_VCPUEVENT_VALID_PAYLOAD);
   events.nmi.masked = 1;
@@ -75,29 +70,31 @@ class Guests {
   /// In system management mode, RAM may lie at the APIC's address.
   [[nodiscard]] bool may_be_left() const { return events_.smi.smm == 0 && events_.smi.pending == 0; }
   /// Whether a nested guest may be running: these are then its registers, and FEE00000H is an address of its own.
-  [[nodiscard]] bool may_be_nested() const { return (sregs_.cr4 & cr4_vmxe) != 0 || (sregs_.efer & efer_svme) != 0; }
+  [[nodiscard]] bool may_be_nested() const {
+    return x86::cr4::VMXE::test(sregs_.cr4) || x86::efer::SVME::test(sregs_.efer);
+  }
   [[nodiscard]] std::uint64_t apic_base() const { return sregs_.apic_base & ~vpmu::low_bits(12); }
 
   Result<void> leave_for(std::uint32_t address, std::uint32_t value) {
-    if ((debug_.dr7 & dr7_enables) != 0) {
+    if (x86::dr7::LG::test(debug_.dr7)) {
       kvm_debugregs none = debug_;
-      none.dr7 = dr7_fixed;
+      none.dr7 = x86::dr7::fixed;
       VMM_TRY(vcpu_->set_debugregs(none));
     }
     kvm_regs regs{};
     regs.rip = code_at;
     regs.rdi = address;
     regs.rax = value;
-    regs.rflags = rflags_fixed | rflags_rf;
+    regs.rflags = x86::rflags::fixed | x86::rflags::RF::mask;
     VMM_TRY(vcpu_->set_regs(regs));
     VMM_TRY(vcpu_->set_sregs(without_paging(sregs_)));
-    return vcpu_->set_events(undisturbed(events_));
+    return vcpu_->set_events(with_nmis_blocked(events_));
   }
   Result<void> give_back() {
     VMM_TRY(vcpu_->set_regs(regs_));
     VMM_TRY(vcpu_->set_sregs(sregs_));
     VMM_TRY(vcpu_->set_events(events_));
-    return (debug_.dr7 & dr7_enables) != 0 ? vcpu_->set_debugregs(debug_) : Result<void>{};
+    return x86::dr7::LG::test(debug_.dr7) ? vcpu_->set_debugregs(debug_) : Result<void>{};
   }
 
  private:
@@ -141,10 +138,11 @@ Result<ApicStore> store_to_apic(Vcpu& vcpu, std::uint32_t offset, std::uint32_t 
     if (state.mp_state == KVM_MP_STATE_HALTED) halted = state;
   }
   VMM_ASSIGN(Guests guests, Guests::take(vcpu));
-  if (guests.apic_base() != apic_after_reset || guests.may_be_nested()) return ApicStore{.stored = Stored::never};
+  if (guests.apic_base() != x86::apic_base::base_after_reset || guests.may_be_nested())
+    return ApicStore{.stored = Stored::never};
   if (!guests.may_be_left()) return ApicStore{.stored = Stored::not_now};
   if (halted) VMM_TRY(vcpu.set_mp_state({.mp_state = KVM_MP_STATE_RUNNABLE}));
-  VMM_TRY(guests.leave_for(static_cast<std::uint32_t>(apic_after_reset) + offset, value));
+  VMM_TRY(guests.leave_for(static_cast<std::uint32_t>(x86::apic_base::base_after_reset) + offset, value));
   VMM_ASSIGN(ApicStore result, run_store(vcpu, guests));
   if (halted && !result.exit) VMM_TRY(vcpu.set_mp_state(*halted));
   return result;

@@ -6,7 +6,7 @@
 #include "kvm/vcpu.hpp"
 #include "kvm/vm.hpp"
 #include "support/result.hpp"
-#include "vcpu/port.hpp"
+#include "vcpu/backend.hpp"
 
 namespace vmm {
 

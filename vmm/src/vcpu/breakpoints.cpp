@@ -2,17 +2,13 @@
 
 #include <algorithm>
 
+#include "support/x86.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vmm {
 namespace {
 
 constexpr unsigned dr_count = 4;
-constexpr std::uint64_t dr7_fixed = 0x400, dr7_gd = vpmu::bit(13);
-constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0;
-constexpr std::uint64_t dr6_bd = vpmu::bit(13), dr6_bs = vpmu::bit(14);
-constexpr std::uint64_t dr6_matches = 0xF;
-constexpr std::uint64_t rflags_tf = vpmu::bit(8);
 /// DR7: local and global enable of breakpoint i. SDM 3B 17.2.4.
 constexpr std::uint64_t enable_bits(unsigned i) { return 3ULL << (2 * i); }
 constexpr std::uint64_t condition_bits(unsigned i) { return 0xFULL << (16 + 4 * i); }
@@ -50,7 +46,8 @@ Result<void> Breakpoints::apply() {
   if (gate_ || walks) {
     VMM_ASSIGN(const kvm_debugregs now, guests_registers());
     if (detects_) VMM_TRY(detect(true));
-    if ((now.dr6 & dr6_bd) == 0) guest_.dr6 = now.dr6;  // else a MOV DR is on its way to the stop at the #DB handler
+    if (!x86::dr6::BD::test(now.dr6))
+      guest_.dr6 = now.dr6;  // else a MOV DR is on its way to the stop at the #DB handler
     const bool same = now.dr7 == guest_.dr7 && std::ranges::equal(now.db, guest_.db);
     if (wanted == applied_ && !unarmed_ && same) return {};
     guest_.dr7 = now.dr7;
@@ -60,6 +57,7 @@ Result<void> Breakpoints::apply() {
     if (wanted == applied_ && !unarmed_) return {};
   }
   kvm_guest_debug debug{};
+  ours_ = 0;
   if (gate_ || walks || step_) {
     debug.control = KVM_GUESTDBG_ENABLE;
     if (step_) debug.control |= KVM_GUESTDBG_SINGLESTEP;
@@ -67,7 +65,8 @@ Result<void> Breakpoints::apply() {
   }
   if (gate_ || walks) {
     debug.control |= KVM_GUESTDBG_USE_HW_BP;
-    debug.arch.debugreg[7] = (guest_.dr7 & ~dr7_gd) | dr7_fixed | (exits_on_detect_ ? dr7_gd : 0);
+    debug.arch.debugreg[7] =
+        (guest_.dr7 & ~x86::dr7::GD::mask) | x86::dr7::fixed | (exits_on_detect_ ? x86::dr7::GD::mask : 0);
     Holders holders{};
     for (unsigned i = 0; i < dr_count; ++i) {
       debug.arch.debugreg[i] = guest_.db[i];
@@ -82,8 +81,10 @@ Result<void> Breakpoints::apply() {
       else
         place_if_free(debug, stops_.at[i], holders);
     }
+    for (unsigned i = 0; i < dr_count; ++i)
+      if (holders[i] == Holder::us) ours_ |= vpmu::bit(i);
   }
-  VMM_TRY(port_->set_guest_debug(debug));
+  VMM_TRY(backend_->set_guest_debug(debug));
   unarmed_ = false;
   applied_ = wanted;
   return {};
@@ -92,45 +93,45 @@ Result<void> Breakpoints::apply() {
 // Also sets DR7.GD again: KVM clears it whenever it delivers a #DB.
 Result<void> Breakpoints::detect(bool on) {
   if (!on && !detects_) return {};
-  VMM_ASSIGN(kvm_debugregs regs, port_->debugregs());
-  if (!detects_) guests_detect_ = regs.dr7 & dr7_gd;
-  const std::uint64_t dr7 = (regs.dr7 & ~dr7_gd) | (on ? dr7_gd : guests_detect_);
+  VMM_ASSIGN(kvm_debugregs regs, backend_->debugregs());
+  if (!detects_) guests_detect_ = regs.dr7 & x86::dr7::GD::mask;
+  const std::uint64_t dr7 = (regs.dr7 & ~x86::dr7::GD::mask) | (on ? x86::dr7::GD::mask : guests_detect_);
   detects_ = on;
   if (dr7 == regs.dr7) return {};
   regs.dr7 = dr7;
-  return port_->set_debugregs(regs);
+  return backend_->set_debugregs(regs);
 }
 
 Result<kvm_debugregs> Breakpoints::guests_registers() {
-  VMM_ASSIGN(kvm_debugregs regs, port_->debugregs());
-  if (detects_) regs.dr7 = (regs.dr7 & ~dr7_gd) | guests_detect_;
+  VMM_ASSIGN(kvm_debugregs regs, backend_->debugregs());
+  if (detects_) regs.dr7 = (regs.dr7 & ~x86::dr7::GD::mask) | guests_detect_;
   return regs;
 }
 
 Result<void> Breakpoints::set_guests_registers(kvm_debugregs regs) {
   if (detects_) {
-    guests_detect_ = regs.dr7 & dr7_gd;
-    regs.dr7 |= dr7_gd;
+    guests_detect_ = regs.dr7 & x86::dr7::GD::mask;
+    regs.dr7 |= x86::dr7::GD::mask;
   }
   guest_.dr6 = regs.dr6;
-  return port_->set_debugregs(regs);
+  return backend_->set_debugregs(regs);
 }
 
 Result<void> Breakpoints::take_detection_back() {
-  VMM_ASSIGN(kvm_debugregs regs, port_->debugregs());
+  VMM_ASSIGN(kvm_debugregs regs, backend_->debugregs());
   regs.dr6 = guest_.dr6;
-  return port_->set_debugregs(regs);
+  return backend_->set_debugregs(regs);
 }
 
 Result<void> Breakpoints::put_away() {
   if (!detects_) return {};
   unarmed_ = true;
-  VMM_ASSIGN(const kvm_debugregs regs, port_->debugregs());
-  if ((regs.dr6 & dr6_bd) != 0 && regs.dr6 != guest_.dr6) {
-    VMM_ASSIGN(kvm_vcpu_events events, port_->events());
+  VMM_ASSIGN(const kvm_debugregs regs, backend_->debugregs());
+  if (x86::dr6::BD::test(regs.dr6) && regs.dr6 != guest_.dr6) {
+    VMM_ASSIGN(kvm_vcpu_events events, backend_->events());
     if (events.exception.nr == 1 && (events.exception.injected != 0 || events.exception.pending != 0)) {
       events.exception.injected = events.exception.pending = 0;
-      VMM_TRY(port_->set_events(events));
+      VMM_TRY(backend_->set_events(events));
       VMM_TRY(take_detection_back());
     }
   }
@@ -144,7 +145,7 @@ kvm_guest_debug Breakpoints::beside_gate(const kvm_guest_debug& others) {
   Holders holders{};
   if ((debug.control & KVM_GUESTDBG_USE_HW_BP) == 0) {
     std::ranges::fill(debug.arch.debugreg, 0);
-    debug.arch.debugreg[7] = dr7_fixed;
+    debug.arch.debugreg[7] = x86::dr7::fixed;
   }
   for (unsigned i = 0; i < dr_count; ++i)
     if ((debug.arch.debugreg[7] & enable_bits(i)) != 0) holders[i] = Holder::guest;
@@ -157,24 +158,25 @@ kvm_guest_debug Breakpoints::beside_gate(const kvm_guest_debug& others) {
 Breakpoints::Hit Breakpoints::classify(const Debug& exit, std::uint64_t rflags, bool kvm_may_step) const {
   if (exit.exception != 1 || exit.of_guest) return Hit::guest;
   const vpmu::GuestLinear pc{exit.pc};
-  const bool bs = (exit.dr6 & dr6_bs) != 0;
+  const bool bs = x86::dr6::BS::test(exit.dr6);
   if ((stops_at(pc) && !bs) || (applied_.step && bs)) return Hit::ours;
-  const bool only_a_step = bs && (exit.dr6 & dr6_matches) == 0;
-  return only_a_step && kvm_may_step && (rflags & rflags_tf) == 0 ? Hit::kvm : Hit::guest;
+  const bool only_a_step = bs && !x86::dr6::B::test(exit.dr6);
+  return only_a_step && kvm_may_step && !x86::rflags::TF::test(rflags) ? Hit::kvm : Hit::guest;
 }
 
 // A data breakpoint is reported after the instruction, together with the single-step. SDM 3B 17.2.3: DR6 also reports
-// breakpoints that match without being enabled.
+// breakpoints that match without being enabled. One that ours has displaced has not matched.
 Result<std::optional<Debug>> Breakpoints::guests_part(const Debug& exit) {
-  std::uint64_t hit = applied_.step ? 0 : exit.dr6 & dr6_bs;
-  if ((exit.dr6 & dr6_matches) != 0) {
-    VMM_ASSIGN(const kvm_debugregs guest, port_->debugregs());
+  std::uint64_t hit = applied_.step ? 0 : exit.dr6 & x86::dr6::BS::mask;
+  if (x86::dr6::B::test(exit.dr6)) {
+    VMM_ASSIGN(const kvm_debugregs guest, backend_->debugregs());
     for (unsigned i = 0; i < dr_count; ++i)
-      if ((guest.dr7 & enable_bits(i)) != 0 && (guest.dr7 & access_bits(i)) != 0) hit |= exit.dr6 & vpmu::bit(i);
+      if ((guest.dr7 & enable_bits(i)) != 0 && (guest.dr7 & access_bits(i)) != 0)
+        hit |= exit.dr6 & vpmu::bit(i) & ~ours_;
   }
   if (hit == 0) return std::optional<Debug>{};
   Debug out = exit;
-  out.dr6 = dr6_fixed | hit;
+  out.dr6 = x86::dr6::fixed | hit;
   out.of_guest = true;
   return std::optional{out};
 }
@@ -189,16 +191,16 @@ std::uint64_t Breakpoints::guests_at(vpmu::GuestLinear at) const {
 
 // SDM 3B 17.2.3: the processor never clears more than bits 3:0 of DR6.
 Result<void> Breakpoints::inject(const Debug& exit) {
-  constexpr std::uint64_t reasons = dr6_matches | dr6_bd | dr6_bs | vpmu::bit(15);
-  VMM_ASSIGN(kvm_debugregs regs, port_->debugregs());
-  regs.dr6 = (regs.dr6 & ~dr6_matches) | (exit.dr6 & reasons) | dr6_fixed;
+  constexpr std::uint64_t reasons = x86::dr6::B::mask | x86::dr6::BD::mask | x86::dr6::BS::mask | vpmu::bit(15);
+  VMM_ASSIGN(kvm_debugregs regs, backend_->debugregs());
+  regs.dr6 = (regs.dr6 & ~x86::dr6::B::mask) | (exit.dr6 & reasons) | x86::dr6::fixed;
   guest_.dr6 = regs.dr6;
-  VMM_TRY(port_->set_debugregs(regs));
-  VMM_ASSIGN(kvm_vcpu_events events, port_->events());
+  VMM_TRY(backend_->set_debugregs(regs));
+  VMM_ASSIGN(kvm_vcpu_events events, backend_->events());
   events.exception.injected = 1;
   events.exception.nr = 1;
   events.exception.has_error_code = 0;
-  return port_->set_events(events);
+  return backend_->set_events(events);
 }
 
 }  // namespace vmm

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "support/result.hpp"
-#include "vcpu/port.hpp"
+#include "vcpu/backend.hpp"
 #include "vpmu/address.hpp"
 
 namespace vmm {
@@ -13,14 +13,14 @@ namespace vmm {
 /// Addresses at which a walk or a single-step may end. The first is a walk's destination; the others are left out if
 /// debug registers are scarce.
 struct Stops {
-  static constexpr unsigned most = 3;
-  std::array<vpmu::GuestLinear, most> at{};
+  static constexpr unsigned max = 3;
+  std::array<vpmu::GuestLinear, max> at{};
   unsigned size{};
 
   Stops() = default;
   Stops(vpmu::GuestLinear only) : at{only}, size{1} {}
   void add(std::optional<vpmu::GuestLinear> more) {
-    if (more && size < most && !has(*more)) at[size++] = *more;
+    if (more && size < max && !has(*more)) at[size++] = *more;
   }
   [[nodiscard]] bool has(vpmu::GuestLinear place) const {
     return std::find(at.begin(), at.begin() + size, place) != at.begin() + size;
@@ -42,13 +42,14 @@ class Breakpoints {
           ///< debugging is on. To be ignored.
   };
 
-  explicit Breakpoints(VcpuPort& port) : port_{&port}, exits_on_detect_{port.exits_on_general_detect()} {}
+  explicit Breakpoints(VcpuBackend& backend)
+      : backend_{&backend}, exits_on_detect_{backend.exits_on_general_detect()} {}
 
   /// Sets the permanent breakpoint of the RDPMC gate; empty removes it. Takes effect at apply().
   void set_gate(std::optional<vpmu::GuestLinear> at) { gate_ = at; }
   [[nodiscard]] std::optional<vpmu::GuestLinear> gate() const { return gate_; }
   /// Sets a breakpoint at the guest's #DB handler, which finds MOV DR (DebugMoves) where
-  /// VcpuPort::exits_on_general_detect() is false. Empty removes it.
+  /// VcpuBackend::exits_on_general_detect() is false. Empty removes it.
   void set_debug_gate(std::optional<vpmu::GuestLinear> at) { debug_gate_ = exits_on_detect_ ? std::nullopt : at; }
   [[nodiscard]] std::optional<vpmu::GuestLinear> debug_gate() const { return debug_gate_; }
   /// Whether the guest's own DR7 has GD set by us.
@@ -125,7 +126,7 @@ class Breakpoints {
 
   Result<void> detect(bool on);
 
-  VcpuPort* port_;
+  VcpuBackend* backend_;
   bool exits_on_detect_;
   std::optional<vpmu::GuestLinear> gate_, debug_gate_;
   bool detects_{};
@@ -133,6 +134,7 @@ class Breakpoints {
   Stops stops_;
   bool step_{}, unarmed_{};
   Wanted applied_{};
+  std::uint64_t ours_{};  ///< Which of DR0 to DR3, as KVM has them, are ours: bits as in DR6.
   std::uint64_t displaced_{};
   kvm_debugregs guest_{};  ///< The guest's own registers, as last read.
 };

@@ -5,16 +5,12 @@
 #include <optional>
 
 #include "decode/registers.hpp"
-#include "vpmu/bits.hpp"
+#include "support/x86.hpp"
 
 namespace vmm {
 namespace {
 
-constexpr unsigned vector_ud = 6, vector_gp = 13;
-constexpr std::uint64_t cr4_de = vpmu::bit(3), dr6_bd = vpmu::bit(13), dr6_bs = vpmu::bit(14), dr7_gd = vpmu::bit(13);
-constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0, dr7_fixed = 0x400;
-constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_rf = vpmu::bit(16);
-constexpr std::size_t longest = 15;
+constexpr std::size_t max = 15;
 
 struct Move {
   bool write{};
@@ -44,28 +40,28 @@ struct Frame {
 }  // namespace
 
 Result<bool> DebugMoves::is_next() {
-  VMM_ASSIGN(const kvm_sregs sregs, port_->sregs());
+  VMM_ASSIGN(const kvm_sregs sregs, backend_->sregs());
   if (cpl_of(sregs) != 0) return false;
-  VMM_ASSIGN(const kvm_regs regs, port_->regs());
-  std::array<std::byte, longest> bytes{};
+  VMM_ASSIGN(const kvm_regs regs, backend_->regs());
+  std::array<std::byte, max> bytes{};
   const vpmu::GuestLinear at{regs.rip + (sregs.cs.l != 0 ? 0 : sregs.cs.base)};
   return decode(std::span{bytes}.first(view_->fetch(at, bytes, 0)), sregs.cs.l != 0).has_value();
 }
 
 Result<bool> DebugMoves::run() {
-  VMM_ASSIGN(const kvm_sregs sregs, port_->sregs());
-  VMM_ASSIGN(kvm_regs regs, port_->regs());
+  VMM_ASSIGN(const kvm_sregs sregs, backend_->sregs());
+  VMM_ASSIGN(kvm_regs regs, backend_->regs());
   VMM_ASSIGN(kvm_debugregs debug, breakpoints_->guests_registers());
   const bool long_mode = sregs.cs.l != 0;
-  std::array<std::byte, longest> bytes{};
+  std::array<std::byte, max> bytes{};
   const vpmu::GuestLinear at{regs.rip + (long_mode ? 0 : sregs.cs.base)};
   const auto move = decode(std::span{bytes}.first(view_->fetch(at, bytes, 0)), long_mode);
   const bool alias = move && (move->special == 4 || move->special == 5);
-  if (!move || move->special > 7 || (alias && (sregs.cr4 & cr4_de) != 0)) return raise(vector_ud, false);
-  if ((debug.dr7 & dr7_gd) != 0) {
-    debug.dr7 &= ~dr7_gd;
+  if (!move || move->special > 7 || (alias && x86::cr4::DE::test(sregs.cr4))) return raise(x86::vector::UD, false);
+  if (x86::dr7::GD::test(debug.dr7)) {
+    debug.dr7 &= ~x86::dr7::GD::mask;
     VMM_TRY(breakpoints_->set_guests_registers(debug));
-    VMM_TRY(breakpoints_->inject({.exception = 1, .pc = regs.rip, .dr6 = dr6_bd, .dr7 = 0}));
+    VMM_TRY(breakpoints_->inject({.exception = 1, .pc = regs.rip, .dr6 = x86::dr6::BD::mask, .dr7 = 0}));
     return false;
   }
   __u64& gpr = regs.*gpr_fields[move->gpr];
@@ -73,51 +69,51 @@ Result<bool> DebugMoves::run() {
   if (move->special < 4) {
     (move->write ? debug.db[move->special] : gpr) = move->write ? value : debug.db[move->special];
   } else {
-    if (move->write && value >> 32 != 0) return raise(vector_gp, true);
+    if (move->write && value >> 32 != 0) return raise(x86::vector::GP, true);
     const bool six = move->special % 2 == 0;
     if (!move->write)
-      gpr = six ? debug.dr6 | dr6_fixed : debug.dr7 | dr7_fixed;
+      gpr = six ? debug.dr6 | x86::dr6::fixed : debug.dr7 | x86::dr7::fixed;
     else
-      (six ? debug.dr6 : debug.dr7) = value | (six ? dr6_fixed : dr7_fixed);
+      (six ? debug.dr6 : debug.dr7) = value | (six ? x86::dr6::fixed : x86::dr7::fixed);
   }
   if (move->write) VMM_TRY(breakpoints_->set_guests_registers(debug));
   regs.rip += move->length;
-  regs.rflags &= ~rflags_rf;
-  VMM_TRY(port_->set_regs(regs));
-  VMM_ASSIGN(kvm_vcpu_events events, port_->events());
+  regs.rflags &= ~x86::rflags::RF::mask;
+  VMM_TRY(backend_->set_regs(regs));
+  VMM_ASSIGN(kvm_vcpu_events events, backend_->events());
   if (events.interrupt.shadow != 0) {
     events.interrupt.shadow = 0;
-    VMM_TRY(port_->set_events(events));
+    VMM_TRY(backend_->set_events(events));
   }
   ++statistics_.done;
-  if ((regs.rflags & rflags_tf) != 0)
-    VMM_TRY(breakpoints_->inject({.exception = 1, .pc = regs.rip, .dr6 = dr6_bs, .dr7 = 0}));
+  if (x86::rflags::TF::test(regs.rflags))
+    VMM_TRY(breakpoints_->inject({.exception = 1, .pc = regs.rip, .dr6 = x86::dr6::BS::mask, .dr7 = 0}));
   return true;
 }
 
 Result<bool> DebugMoves::raise(unsigned vector, bool has_error_code) {
-  VMM_ASSIGN(kvm_vcpu_events events, port_->events());
+  VMM_ASSIGN(kvm_vcpu_events events, backend_->events());
   events.exception.injected = 1;
   events.exception.nr = static_cast<std::uint8_t>(vector);
   events.exception.has_error_code = static_cast<std::uint8_t>(has_error_code);
   events.exception.error_code = 0;
-  VMM_TRY(port_->set_events(events));
+  VMM_TRY(backend_->set_events(events));
   return false;
 }
 
 // Also undoes what our #DB left in DR6. In ring 0 the delivery changes no segment.
 Result<void> DebugMoves::on_debug_handler() {
-  VMM_ASSIGN(kvm_regs regs, port_->regs());
-  VMM_ASSIGN(const kvm_debugregs debug, port_->debugregs());
+  VMM_ASSIGN(kvm_regs regs, backend_->regs());
+  VMM_ASSIGN(const kvm_debugregs debug, backend_->debugregs());
   const kvm_regs at_handler = regs;
   Frame frame{};
   const bool readable =
       !view_->read(vpmu::GuestLinear{regs.rsp}, std::as_writable_bytes(std::span{&frame, 1})) && (frame.cs & 3) == 0;
-  if (readable && breakpoints_->detects() && (debug.dr6 & dr6_bd) != 0) {
+  if (readable && breakpoints_->detects() && x86::dr6::BD::test(debug.dr6)) {
     regs.rip = frame.rip;
     regs.rsp = frame.rsp;
-    regs.rflags = frame.rflags & ~rflags_rf;
-    VMM_TRY(port_->set_regs(regs));
+    regs.rflags = frame.rflags & ~x86::rflags::RF::mask;
+    VMM_TRY(backend_->set_regs(regs));
     VMM_ASSIGN(const bool ours, is_next());
     if (ours) {
       VMM_TRY(breakpoints_->take_detection_back());
@@ -129,8 +125,8 @@ Result<void> DebugMoves::on_debug_handler() {
   regs = at_handler;
   if (const std::uint64_t hit = breakpoints_->guests_at(vpmu::GuestLinear{regs.rip}); hit != 0)
     return breakpoints_->inject({.exception = 1, .pc = regs.rip, .dr6 = hit, .dr7 = 0});
-  regs.rflags |= rflags_rf;
-  return port_->set_regs(regs);
+  regs.rflags |= x86::rflags::RF::mask;
+  return backend_->set_regs(regs);
 }
 
 }  // namespace vmm

@@ -13,8 +13,8 @@ struct DebugMoveStatistics {
 /// writes until the next entry. So Breakpoints makes each such instruction exit.
 class DebugMoves {
  public:
-  DebugMoves(VcpuPort& port, Breakpoints& breakpoints, GuestView& view)
-      : port_{&port}, breakpoints_{&breakpoints}, view_{&view} {}
+  DebugMoves(VcpuBackend& backend, Breakpoints& breakpoints, GuestView& view)
+      : backend_{&backend}, breakpoints_{&breakpoints}, view_{&view} {}
 
   /// Whether the vCPU is at such an instruction, in ring 0.
   Result<bool> is_next();
@@ -30,7 +30,7 @@ class DebugMoves {
  private:
   Result<bool> raise(unsigned vector, bool has_error_code);
 
-  VcpuPort* port_;
+  VcpuBackend* backend_;
   Breakpoints* breakpoints_;
   GuestView* view_;
   DebugMoveStatistics statistics_{};

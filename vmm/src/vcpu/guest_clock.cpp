@@ -1,6 +1,7 @@
 #include "vcpu/guest_clock.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace vmm {
 void GuestClock::watch(bool on) {
@@ -21,8 +22,11 @@ Result<void> GuestClock::enter(ClockHost& host) {
   entered_at_ = host.ticks();
   // The part of the exit that was not hidden is counted, as the guest sees it.
   const std::uint64_t hidden = statistics_.hidden_ticks - hidden_before;
-  if (hidden != 0 && left_at_ != 0 && left_for_ != ExitCause::device)
-    unhalted_ += entered_at_ - left_at_ + unseen_ - hidden;
+  if (hidden != 0 && left_at_ != 0 && left_for_ != ExitCause::device) {
+    const std::uint64_t seen = entered_at_ - left_at_ + unseen_ - hidden;
+    late_ = seen - std::min(seen, passed_);
+    unhalted_ += seen - late_;
+  }
   return {};
 }
 
@@ -63,11 +67,12 @@ std::uint64_t GuestClock::ran(std::uint64_t round, std::chrono::nanoseconds halt
 }
 
 // Part of an exit's time lies in the world switches around it, which we cannot see. Single-steps measure it, as the
-// guest does next to nothing in one. Other rounds do not: the guest may have run long in all of them.
+// guest does next to nothing in one. Other rounds do not: the guest may have run long in all of them. A round in which
+// the guest could not look at the clock is one tick.
 std::uint64_t GuestClock::unseen(ExitCause cause, std::uint64_t round) {
   if (cause == ExitCause::device) return 0;
-  if (cause == ExitCause::step) step_takes_.add(round);
-  return step_takes_.ticks();
+  if (cause == ExitCause::step || cause == ExitCause::once) step_takes_.add(round);
+  return cause == ExitCause::once ? round - std::min<std::uint64_t>(round, 1) : step_takes_.ticks();
 }
 
 void GuestClock::leave(ClockHost& host, ExitCause cause) {
@@ -82,6 +87,13 @@ void GuestClock::leave(ClockHost& host, ExitCause cause) {
     unseen_ = std::min(unseen(cause, round), last_ran_);
     to_hide_ += unseen_;
     last_ran_ -= unseen_;
+  }
+  const std::uint64_t late = std::exchange(late_, 0);
+  if (time_ == PmuTime::hidden && cause == ExitCause::once) {
+    unseen_ += late;
+    to_hide_ += late;
+  } else {
+    unhalted_ += late;
   }
   unhalted_ += last_ran_;
 }

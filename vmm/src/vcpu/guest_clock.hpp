@@ -39,6 +39,7 @@ enum class ExitCause : std::uint8_t {
   device,  ///< Hardware would have taken time too.
   pmu,     ///< Hardware with a PMU of its own would not have left.
   step,    ///< As pmu, after exactly one instruction.
+  once,    ///< As pmu, after one instruction that does not read the time, or after the delivery of an event.
 };
 
 /// The least time that some operation of the host takes: three quarters of the smallest of many measurements. A few are
@@ -48,14 +49,14 @@ class LeastTime {
  public:
   static constexpr unsigned enough = 32;
   void add(std::uint64_t ticks) {
-    least_ = std::min(least_, ticks);
+    min_ = std::min(min_, ticks);
     if (measured_ < enough) ++measured_;
   }
   /// 0 until there are enough measurements.
-  [[nodiscard]] std::uint64_t ticks() const { return measured_ < enough ? 0 : least_ / 4 * 3; }
+  [[nodiscard]] std::uint64_t ticks() const { return measured_ < enough ? 0 : min_ / 4 * 3; }
 
  private:
-  std::uint64_t least_{~0ULL};
+  std::uint64_t min_{~0ULL};
   unsigned measured_{};
 };
 
@@ -70,7 +71,9 @@ struct GuestClockStatistics {
 /// An exit of the PMU (an MSR, a breakpoint, a step, a kick) costs microseconds where hardware would take none. If the
 /// guest saw that time, a profile would show mostly the profiler: each sample would include the cost of the last one,
 /// timer ticks would fall into handlers, and Linux would find its PMI handler slow and lower
-/// perf_event_max_sample_rate. So the vCPU's TSC stands still from such an exit to the next entry. Hidden time is never
+/// perf_event_max_sample_rate. On a slow host it would never get on: the timer would expire again before its handler,
+/// with the exits that it causes, has ended. So the vCPU's TSC stands still from such an exit to the next entry, and
+/// where it is known what the guest did in a run, for all of that run but one tick. Hidden time is never
 /// given back: the guest's clock lags the host's by that much. It does not run backwards as long as switches and shifts
 /// take no less than LeastTime says. Exits to devices are not hidden; nor is anything while the PMU is not in use. In a
 /// machine with several vCPUs nothing is hidden (time_beside_others).
@@ -117,14 +120,14 @@ class GuestClock {
   /// Between leave() and enter(): whether the vCPU may run one instruction that does not read the time, with a pass(1)
   /// instead of enter() and leave(). Allowed for a limited time only, as timers expire by the host's clock.
   [[nodiscard]] bool may_stand_on(const ClockHost& host) const {
-    return hides() && stands() && host.ticks() - left_at_ < tsc_khz_ * longest_stand_ms;
+    return hides() && stands() && host.ticks() - left_at_ < tsc_khz_ * max_stand_ms;
   }
   [[nodiscard]] bool hides() const { return watched_ && time_ == PmuTime::hidden; }
 
   [[nodiscard]] const GuestClockStatistics& statistics() const { return statistics_; }
 
  private:
-  static constexpr std::uint64_t longest_stand_ms = 1;
+  static constexpr std::uint64_t max_stand_ms = 1;
   [[nodiscard]] bool stands() const { return left_at_ != 0 && left_for_ != ExitCause::device; }
   [[nodiscard]] std::uint64_t ran(std::uint64_t round, std::chrono::nanoseconds halted) const;
   void pass_exit(std::uint64_t outside);
@@ -142,7 +145,8 @@ class GuestClock {
   std::uint64_t left_at_{};     ///< Host TSC; 0 = no exit that counts.
   std::uint64_t last_ran_{};
   std::uint64_t passed_{};  ///< Ticks from pass() since left_at_.
-  std::uint64_t unseen_{};  ///< Of to_hide_: world switches around the last run.
+  std::uint64_t unseen_{};  ///< Of to_hide_: world switches around the last run, and late_ of before it.
+  std::uint64_t late_{};    ///< What the last shift could not hide of the exit: the next can, unless the guest looks.
   std::chrono::nanoseconds halted_at_entry_{};
   LeastTime shift_takes_;
   LeastTime step_takes_;  ///< From the entry for one instruction to the return.

@@ -2,14 +2,15 @@
 
 #include <array>
 
+#include "support/x86.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vmm {
 
 std::optional<vpmu::GuestLinear> handler_of(GuestView& view, const kvm_sregs& sregs, unsigned vector) {
-  constexpr std::uint64_t efer_lma = vpmu::bit(10);
   std::array<std::uint32_t, 4> gate{};
-  if ((sregs.efer & efer_lma) == 0 || sregs.idt.limit < vector * sizeof gate + sizeof gate - 1) return std::nullopt;
+  if (!x86::efer::LMA::test(sregs.efer) || sregs.idt.limit < vector * sizeof gate + sizeof gate - 1)
+    return std::nullopt;
   const vpmu::GuestLinear at{sregs.idt.base + vector * sizeof gate};
   if (view.read(at, std::as_writable_bytes(std::span{gate}))) return std::nullopt;
   const bool present = (gate[1] & vpmu::bit(15)) != 0;

@@ -19,14 +19,14 @@ void KickWatch::count() {
   if (since == 0) return;
   const std::int64_t waited = now() - since;
   if (waited > in_time().count()) ++late_;
-  longest_ = std::max(longest_.load(), waited);
+  max_ = std::max(max_.load(), waited);
 }
 
 KickWatch::Late KickWatch::late() const {
   const std::int64_t since = since_;
   const std::int64_t waits = since == 0 ? 0 : now() - since;
   return {.kicks = late_ + (waits > in_time().count() ? 1U : 0U),
-          .longest = std::chrono::nanoseconds{std::max(longest_.load(), waits)}};
+          .max = std::chrono::nanoseconds{std::max(max_.load(), waits)}};
 }
 
 }  // namespace vmm

@@ -21,8 +21,8 @@ class KickWatch {
   void forget() { since_.store(0, std::memory_order_relaxed); }
 
   struct Late {
-    std::uint64_t kicks{};               ///< Includes one that still waits.
-    std::chrono::nanoseconds longest{};  ///< Of all kicks, late or not.
+    std::uint64_t kicks{};           ///< Includes one that still waits.
+    std::chrono::nanoseconds max{};  ///< Of all kicks, late or not.
   };
   /// Any thread.
   [[nodiscard]] Late late() const;
@@ -31,7 +31,7 @@ class KickWatch {
   void count();
   std::atomic<std::int64_t> since_{};  ///< Steady clock, in ns, at the first kick that looked() has not seen; 0: none.
   std::atomic<std::uint64_t> late_{};
-  std::atomic<std::int64_t> longest_{};
+  std::atomic<std::int64_t> max_{};
 };
 
 }  // namespace vmm

@@ -1,4 +1,5 @@
 #include "vcpu/vector_registers.hpp"
+#include "support/x86.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -10,7 +11,6 @@ using vpmu::exec::VectorState;
 
 // SDM 1 13.4.1 to 13.4.3, and CPUID.0DH.2:EBX, which is the same on every CPU.
 constexpr std::size_t st_at = 32, unused_at = 416, xstate_bv_at = 512, upper_at = 576;
-constexpr std::uint64_t x87 = 1, sse = 2, avx = 4;
 
 std::span<const std::byte> bytes_of(const XsaveArea& area) { return std::as_bytes(std::span{area}); }
 
@@ -29,13 +29,13 @@ VectorState vector_state(const XsaveArea& area, std::uint64_t xcr0) {
   const auto copy = [&](std::size_t first, std::size_t last) {
     std::memcpy(s.legacy.data() + first, from.data() + first, last - first);
   };
-  if ((bv & x87) != 0) {
+  if ((bv & x86::xcr0::x87::mask) != 0) {
     copy(0, VectorState::mxcsr_at);
     copy(st_at, VectorState::xmm_at);
   }
-  if ((bv & (sse | avx)) != 0) copy(VectorState::mxcsr_at, st_at);
-  if ((bv & sse) != 0) copy(VectorState::xmm_at, unused_at);
-  if ((bv & avx) != 0) std::memcpy(s.upper.data(), from.data() + upper_at, sizeof s.upper);
+  if ((bv & (x86::xcr0::SSE::mask | x86::xcr0::AVX::mask)) != 0) copy(VectorState::mxcsr_at, st_at);
+  if ((bv & x86::xcr0::SSE::mask) != 0) copy(VectorState::xmm_at, unused_at);
+  if ((bv & x86::xcr0::AVX::mask) != 0) std::memcpy(s.upper.data(), from.data() + upper_at, sizeof s.upper);
   s.xcr0 = xcr0;
   s.forget_pointers();
   return s;
@@ -43,11 +43,11 @@ VectorState vector_state(const XsaveArea& area, std::uint64_t xcr0) {
 
 void set_vector_state(XsaveArea& area, const VectorState& state) {
   const auto to = std::as_writable_bytes(std::span{area});
-  std::uint64_t bv = components(area) | x87 | sse;
+  std::uint64_t bv = components(area) | x86::xcr0::x87::mask | x86::xcr0::SSE::mask;
   std::copy_n(state.legacy.begin(), unused_at, to.begin());
-  if ((state.xcr0 & avx) != 0) {
+  if ((state.xcr0 & x86::xcr0::AVX::mask) != 0) {
     std::memcpy(to.data() + upper_at, state.upper.data(), sizeof state.upper);
-    bv |= avx;
+    bv |= x86::xcr0::AVX::mask;
   }
   std::memcpy(to.data() + xstate_bv_at, &bv, sizeof bv);
 }

@@ -1,5 +1,5 @@
 #pragma once
-#include "exec/vector_state.hpp"
+#include "exec/state/vector_state.hpp"
 #include "kvm/vcpu.hpp"
 
 namespace vmm {

@@ -9,10 +9,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <initializer_list>
+#include <optional>
 #include <string_view>
+
+#include "files/work_directory.hpp"
 
 namespace vmm::virtio {
 namespace {
@@ -30,26 +32,27 @@ enum class Handed { listening, connected };
 /// A listening socket whose queue already holds our connection, ahead of any other. It lies in a directory that only
 /// this user can enter, and that is removed before this returns: nobody else ever connects.
 Result<Connection> make_listening() {
-  std::string directory;
-  for (const std::string_view place : {"/tmp", "/dev/shm", "/var/tmp"}) {
-    directory = fmt::format("{}/vpmu-XXXXXX", place);
-    if (::mkdtemp(directory.data()) != nullptr) break;
-    directory.clear();
+  std::optional<WorkDirectory> directory;
+  Error why;
+  for (const char* const place : {"/tmp", "/dev/shm", "/var/tmp"}) {
+    auto made = WorkDirectory::create(place);
+    if (made) {
+      directory.emplace(std::move(*made));
+      break;
+    }
+    why = made.error();
   }
-  if (directory.empty()) return host_error("cannot make a directory for a socket in /tmp", errno);
+  if (!directory) return Failure{why};
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  const std::string path = directory + "/socket";
+  const std::string path = directory->path() + "/socket";
   path.copy(static_cast<char*>(address.sun_path), sizeof address.sun_path - 1);
   const auto* const where = reinterpret_cast<const sockaddr*>(&address);
   Connection made{.theirs = Fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)},
                   .ours = Fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)}};
   const bool done = ::bind(made.theirs.get(), where, sizeof address) == 0 && ::listen(made.theirs.get(), 1) == 0 &&
                     ::connect(made.ours.get(), where, sizeof address) == 0;
-  const int why = errno;
-  ::unlink(path.c_str());
-  ::rmdir(directory.c_str());
-  if (!done) return host_error("cannot connect a socket in " + directory, why);
+  if (!done) return host_error("cannot connect a socket in " + directory->path(), errno);
   return made;
 }
 
@@ -158,7 +161,8 @@ VhostUserPeer BackEnd::take_peer() {
   return {.name = name, .socket = std::move(socket), .messages = daemon ? daemon->messages() : nullptr};
 }
 
-Result<BackEnd> share_directory(const std::string& directory, Access access, const ProgramChoice& choice) {
+Result<BackEnd> share_directory(const std::string& directory, Access access, const ProgramChoice& choice,
+                                SpecialFiles special) {
   VMM_TRY(check_path(directory, true));
   VMM_ASSIGN(const std::string program,
              find_program("virtiofsd", choice, {"/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd"},
@@ -170,13 +174,18 @@ Result<BackEnd> share_directory(const std::string& directory, Access access, con
   launch.arguments.push_back(fmt::format("--fd={}", Daemon::kept_descriptor));
   // Keeps the current limit: a user that is not root may not raise it.
   launch.arguments.emplace_back("--rlimit-nofile=0");
+  launch.refuses_setuid_bits = special == SpecialFiles::refused;
+  // CAP_FSETID keeps such bits when a file is written to. Both programs write capabilities alike.
+  const std::string capabilities = special == SpecialFiles::refused ? "modcaps=-mknod:-fsetid" : "";
   if (kind == Virtiofsd::of_qemu) {
     launch.arguments.emplace_back("-o");
-    launch.arguments.push_back("sandbox=chroot,log_level=warn,source=" + escaped(directory, ",\\", '\\'));
+    launch.arguments.push_back(fmt::format("sandbox=chroot,log_level=warn,{}{}source={}", capabilities,
+                                           capabilities.empty() ? "" : ",", escaped(directory, ",\\", '\\')));
   } else {
     // If a directory is announced as a submount, an overlay in the guest takes it for a mount that is yet to be made.
     launch.arguments.insert(launch.arguments.end(), {"--sandbox=chroot", "--log-level=warn", "--no-announce-submounts",
                                                      "--shared-dir=" + directory});
+    if (!capabilities.empty()) launch.arguments.push_back("--" + capabilities);
   }
   return start(std::move(launch), Handed::listening, choice);
 }

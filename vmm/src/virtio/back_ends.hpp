@@ -12,6 +12,12 @@ namespace vmm::virtio {
 enum class Access { read_only, read_write };
 enum class DiskFormat { raw, qcow2 };
 
+/// Files that are more than their content, and what a guest may do with them in a directory that it can write to.
+enum class SpecialFiles {
+  refused,  ///< No set-user-ID or set-group-ID bit is set, and no device node made: the guest gets EPERM.
+  allowed,  ///< As far as virtiofsd's user may.
+};
+
 /// Which program to start, and with which arguments.
 struct ProgramChoice {
   std::string path{};                    ///< Empty: searched for in its usual places.
@@ -37,9 +43,11 @@ struct BackEnd {
 /// container may be refused; with Access::read_write virtiofsd then runs without). Access::read_only makes every mount
 /// that it sees read-only, whatever it does, and is an error if that is impossible. Run as root, virtiofsd accesses
 /// files as any user that the guest asks for. Run by another user, it has that user's rights: the guest's root is that
-/// user, and files of others appear as nobody's. By default it keeps no extended attributes. Fails with kind usage if
+/// user, and files of others appear as nobody's. By default it keeps no extended attributes, so no file capabilities.
+/// Writing to a file clears its set-user-ID and set-group-ID bits, unless these are allowed. Fails with kind usage if
 /// `directory` is no directory. Call before the process has threads or is in the jail.
-Result<BackEnd> share_directory(const std::string& directory, Access access, const ProgramChoice& choice);
+Result<BackEnd> share_directory(const std::string& directory, Access access, const ProgramChoice& choice,
+                                SpecialFiles special = SpecialFiles::refused);
 
 /// Starts qemu-storage-daemon for the image. It runs as this process's user and is not confined; with Access::read_only
 /// it opens the image, and its backing files, for reading only. A qcow2 image may name other files, which the guest can

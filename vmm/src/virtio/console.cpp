@@ -25,12 +25,12 @@ constexpr unsigned output_queue(unsigned port) { return input_queue(port) + 1; }
 namespace event {
 constexpr std::uint16_t device_ready = 0, device_add = 1, port_ready = 3, port_open = 6, port_name = 7;
 }
-struct [[gnu::packed]] Header {
+struct [[gnu::packed]] ConsoleHeader {
   std::uint32_t port;
   std::uint16_t event, value;
 };
 /// A driver's messages consist of a header only.
-constexpr std::size_t most_messages = 256;  // waiting for a driver that takes none
+constexpr std::size_t max_messages = 256;  // waiting for a driver that takes none
 
 bool is_ready(int fd, short what) {
   pollfd wanted{.fd = fd, .events = what, .revents = 0};
@@ -52,7 +52,7 @@ void add_one(const Fd& event) {
 }  // namespace
 
 Result<std::unique_ptr<Console>> Console::create(const GuestMemory& memory, std::vector<Port> ports, Work work) {
-  VMM_ASSERT(!ports.empty() && ports.size() <= most_ports);
+  VMM_ASSERT(!ports.empty() && ports.size() <= max_ports);
   Fd wake{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)}, cancel{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   if (!wake.valid() || !cancel.valid()) return host_error("eventfd for the console", errno);
   return std::unique_ptr<Console>{new Console{memory, std::move(ports), work, std::move(wake), std::move(cancel)}};
@@ -69,13 +69,15 @@ Console::Console(const GuestMemory& memory, std::vector<Port> ports, Work work, 
 }
 
 Console::~Console() {
-  ends_ = true;
   cancel();
   wake();
   if (thread_.joinable()) thread_.join();
 }
 
-void Console::cancel() { add_one(cancel_); }
+void Console::cancel() {
+  ends_ = true;
+  add_one(cancel_);
+}
 void Console::wake() { add_one(wake_); }
 
 std::uint64_t Console::features() const { return f_version_1 | f_multiport; }
@@ -116,10 +118,8 @@ void Console::stop() {
   broken_ = false;
 }
 
-std::uint64_t Console::passed_on(unsigned port) {
-  const std::scoped_lock lock{mutex_};
-  return ports_[port].passed_on;
-}
+// Without the mutex, which a vCPU holds while it waits for a reader.
+std::uint64_t Console::passed_on(unsigned port) const { return passed_on_[port]; }
 
 void Console::notify(unsigned /*queue*/) { serve(); }
 void Console::attend() { serve(); }
@@ -135,7 +135,8 @@ void Console::serve() {
   wake();  // the descriptors that the thread waits for may have changed
 }
 
-/// Under mutex_: serves all queues until nothing moves any more.
+/// Under mutex_: serves all queues until nothing moves any more, or the machine is to stop. Other vCPUs may add to the
+/// queues meanwhile, so the queues' sizes are no bound.
 Result<void> Console::serve_queues() {
   for (bool moved = true; moved && !ends_;) {
     VMM_ASSIGN(moved, take_messages());
@@ -154,14 +155,16 @@ void Console::done(unsigned queue) {
   if (queues_[queue]->wants_interrupt()) events_->used(queue);
 }
 
-/// Whether a write of most_at_a_time would not block. With Work::by_vcpu it first waits for that, or for cancel().
+/// Whether a write of max_at_a_time would not block. With Work::by_vcpu it first waits for that. False once the
+/// machine is to stop: a chain may name gigabytes, and its output be always ready.
 bool Console::can_write(const State& state) const {
+  if (ends_) return false;
   if (work_ == Work::by_itself) return is_ready(state.port.output.get(), POLLOUT);
   std::array<pollfd, 2> wanted{pollfd{.fd = state.port.output.get(), .events = POLLOUT, .revents = 0},
                                pollfd{.fd = cancel_.get(), .events = POLLIN, .revents = 0}};
   while (::poll(wanted.data(), wanted.size(), -1) < 0 && errno == EINTR) {
   }
-  return wanted[0].revents != 0;
+  return !ends_ && wanted[0].revents != 0;
 }
 
 Result<bool> Console::serve_output(unsigned port) {
@@ -176,17 +179,20 @@ Result<bool> Console::serve_output(unsigned port) {
   const std::size_t all = total_bytes(state.output->readable);
   while (state.written < all && state.port.output.valid()) {
     if (!can_write(state)) return false;
-    std::array<std::byte, most_at_a_time> part;
+    std::array<std::byte, max_at_a_time> part;
     const std::size_t bytes = queue->read(*state.output, state.written, part);
     const ssize_t wrote = ::write(state.port.output.get(), part.data(), bytes);
     if (wrote > 0) {
       state.written += static_cast<std::size_t>(wrote);
     } else if (errno != EINTR && errno != EAGAIN) {
+      state.error = errno;
       state.port.output.reset();
       close_port(port);
     }
   }
-  state.passed_on += all;
+  if (state.error != 0 && state.error != EPIPE && state.port.lost && state.written < all)
+    state.port.lost(all - state.written, state.error);
+  passed_on_[port] += all;
   queue->give_back(*state.output, 0);
   state.output.reset();
   done(output_queue(port));
@@ -200,13 +206,12 @@ Result<bool> Console::serve_input(unsigned port) {
       !is_ready(state.port.input.get(), POLLIN))
     return false;
   VMM_ASSIGN(const auto chain, queue->next());
-  std::array<std::byte, most_at_a_time> part;
+  std::array<std::byte, max_at_a_time> part;
   const std::size_t room = std::min(part.size(), total_bytes(chain->writable));
   // It was ready a moment ago, so this does not block. NOLINTNEXTLINE(clang-analyzer-unix.BlockInCriticalSection)
   const ssize_t got = room == 0 ? 0 : ::read(state.port.input.get(), part.data(), room);
   const std::size_t bytes = got > 0 ? static_cast<std::size_t>(got) : 0;
-  const std::size_t written = queue->write(*chain, std::span{part}.first(bytes));
-  for (const Piece& piece : chain->writable) events_->written(piece.at, piece.bytes);
+  const std::size_t written = write(*queue, *chain, std::span{part}.first(bytes));
   queue->give_back(*chain, static_cast<std::uint32_t>(written));
   done(input_queue(port));
   state.received += written;
@@ -220,6 +225,19 @@ Result<bool> Console::serve_input(unsigned port) {
   return true;
 }
 
+/// Writes to a chain, and reports the places that were written. A chain may have room for gigabytes.
+std::size_t Console::write(const Queue& queue, const Chain& chain, std::span<const std::byte> bytes) {
+  const std::size_t written = queue.write(chain, bytes);
+  std::size_t left = written;
+  for (const Piece& piece : chain.writable) {
+    const std::size_t part = std::min<std::size_t>(piece.bytes, left);
+    if (part == 0) break;
+    events_->written(piece.at, part);
+    left -= part;
+  }
+  return written;
+}
+
 void Console::close_port(unsigned port) {
   if (std::exchange(ports_[port].closed_by_us, true)) return;
   messages_.push_back({.port = port, .event = event::port_open, .value = 0});
@@ -227,10 +245,10 @@ void Console::close_port(unsigned port) {
 
 Result<bool> Console::take_messages() {
   auto& queue = queues_[control_output];
-  if (!queue || messages_.size() >= most_messages) return false;
+  if (!queue || messages_.size() >= max_messages) return false;
   VMM_ASSIGN(const auto chain, queue->next());
   if (!chain) return false;
-  Header header{};
+  ConsoleHeader header{};
   if (queue->read(*chain, 0, std::as_writable_bytes(std::span{&header, 1})) == sizeof header)
     take({.port = header.port, .event = header.event, .value = header.value});
   queue->give_back(*chain, 0);
@@ -259,12 +277,11 @@ Result<bool> Console::send_messages() {
   VMM_ASSIGN(const auto chain, queue->next());
   if (!chain) return false;
   const Message& message = messages_.front();
-  const Header header{.port = message.port, .event = message.event, .value = message.value};
+  const ConsoleHeader header{.port = message.port, .event = message.event, .value = message.value};
   std::vector<std::byte> bytes(sizeof header + message.text.size());
   std::memcpy(bytes.data(), &header, sizeof header);
   std::memcpy(bytes.data() + sizeof header, message.text.data(), message.text.size());
-  const std::size_t written = queue->write(*chain, bytes);
-  for (const Piece& piece : chain->writable) events_->written(piece.at, piece.bytes);
+  const std::size_t written = write(*queue, *chain, bytes);
   queue->give_back(*chain, static_cast<std::uint32_t>(written));
   messages_.pop_front();
   done(control_input);

@@ -21,7 +21,7 @@ namespace vmm::virtio {
 /// that opens a port reads and writes these. Virtio 1.2 section 5.3, with VIRTIO_CONSOLE_F_MULTIPORT.
 ///
 /// Nothing is lost: the guest waits while an output is full, and an input waits while the guest reads none. The end of
-/// an input (without at_end) and an output whose reader has gone close the port, in both directions.
+/// an input (without at_end) and an output that cannot be written to close the port, in both directions.
 class Console final : public Device {
  public:
   struct Port {
@@ -30,13 +30,16 @@ class Console final : public Device {
     Fd output{};       ///< Where the guest's output goes; empty: it is discarded.
     /// Called at the end of `input` with its number of bytes, instead of closing the port. On any thread. May be empty.
     std::function<void(std::uint64_t bytes)> at_end{};
+    /// Called with each number of bytes that `output` did not take, and errno, but not if its reader has gone: that is
+    /// for the guest to know. On any thread. May be empty.
+    std::function<void(std::uint64_t bytes, int error)> lost{};
   };
   /// Who does the work when a descriptor is ready.
   enum class Work : std::uint8_t {
     by_itself,  ///< A thread of the device.
     by_vcpu,    ///< Device::attend(); notify() waits until all is written, so the guest's virtual time stands still.
   };
-  static constexpr std::size_t most_ports = 8;
+  static constexpr std::size_t max_ports = 8;
 
   /// `memory` must outlive it. Fails where the host gives no eventfd.
   static Result<std::unique_ptr<Console>> create(const GuestMemory& memory, std::vector<Port> ports, Work work);
@@ -48,7 +51,7 @@ class Console final : public Device {
 
   [[nodiscard]] std::size_t ports() const { return queue_sizes_.size() / 2 - 1; }
   /// How many bytes of the guest's output to a port have been taken or discarded. Any thread.
-  [[nodiscard]] std::uint64_t passed_on(unsigned port);
+  [[nodiscard]] std::uint64_t passed_on(unsigned port) const;
 
   [[nodiscard]] DeviceType type() const override { return DeviceType::console; }
   [[nodiscard]] std::uint64_t features() const override;
@@ -63,7 +66,7 @@ class Console final : public Device {
 
  private:
   /// Most bytes that are moved at a time: a pipe that is ready for writing takes that many. pipe(7).
-  static constexpr std::size_t most_at_a_time = 4096;
+  static constexpr std::size_t max_at_a_time = 4096;
 
   struct State {
     Port port;
@@ -71,7 +74,8 @@ class Console final : public Device {
     bool closed_by_us{};          ///< The guest has been told that we closed it, or will be.
     std::optional<Chain> output;  ///< Guest output of which `written` bytes have been written.
     std::size_t written{};
-    std::uint64_t passed_on{}, received{};  ///< Bytes, of the output and the input.
+    int error{};               ///< Why `output` takes nothing more.
+    std::uint64_t received{};  ///< Bytes of the input.
   };
   /// A control message. Virtio 1.2 5.3.6.2.
   struct Message {
@@ -89,6 +93,7 @@ class Console final : public Device {
   Result<bool> take_messages();
   void take(const Message& message);
   Result<bool> send_messages();
+  std::size_t write(const Queue& queue, const Chain& chain, std::span<const std::byte> bytes);
   void close_port(unsigned port);
   [[nodiscard]] bool can_write(const State& state) const;
   void wake();
@@ -99,7 +104,8 @@ class Console final : public Device {
   Fd wake_, cancel_;  ///< eventfds that wake the thread, and a vCPU that waits in notify().
   std::vector<std::uint16_t> queue_sizes_;
   DeviceEvents* events_{};
-  std::atomic<bool> ends_{};
+  std::atomic<bool> ends_{};  ///< After cancel().
+  std::array<std::atomic<std::uint64_t>, max_ports> passed_on_{};
   std::thread thread_;
 
   std::mutex mutex_;  ///< Guards the members below.

@@ -17,12 +17,14 @@
 #include <csignal>
 #include <optional>
 
+#include "virtio/mode_filter.hpp"
+
 namespace vmm::virtio {
 namespace {
 
-/// What the program or its keeper reports while starting, as sent through a pipe.
+/// What the program or its supervisor reports while starting, as sent through a pipe.
 struct Report {
-  enum class Step : std::int32_t { started, fork, namespaces, user_map, read_only, execute };
+  enum class Step : std::int32_t { started, fork, namespaces, user_map, read_only, filter, execute };
   Step step;
   std::int32_t why;  ///< errno.
   std::int32_t process;
@@ -33,7 +35,7 @@ struct Plan {
   std::vector<char*> arguments;
   std::string user_map, group_map;
   DaemonLaunch::Surroundings surroundings;
-  bool is_root;
+  bool is_root, refuses_setuid_bits;
   int keeps, messages, lifeline, report;
 };
 
@@ -74,6 +76,8 @@ std::optional<Report::Step> set_apart(const Plan& plan) {
 
 void forget_signals() {
   for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
+  // A guest that writes a large file shall get EFBIG (`ulimit -f`), not lose its daemon.
+  ::signal(SIGXFSZ, SIG_IGN);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -88,16 +92,17 @@ void raise_descriptor_limit() {
 }
 
 /// In the program's process: executes it.
-[[noreturn]] void become_program(const Plan& plan, pid_t keeper) {
+[[noreturn]] void become_program(const Plan& plan, pid_t supervisor) {
   const auto fail = [&plan](Report::Step step) {
     tell(plan.report, {.step = step, .why = errno, .process = 0});
     ::_exit(EXIT_FAILURE);
   };
   if (const auto failed = set_apart(plan)) fail(*failed);
-  // After set_apart(), as a change of credentials clears the death signal. The keeper may have died before.
+  // After set_apart(), as a change of credentials clears the death signal. The supervisor may have died before.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  if (::getppid() != keeper) ::_exit(EXIT_FAILURE);
+  if (plan.refuses_setuid_bits && !refuse_setuid_bits()) fail(Report::Step::filter);
+  if (::getppid() != supervisor) ::_exit(EXIT_FAILURE);
   forget_signals();
   raise_descriptor_limit();
   // Moved out of the way; execve() closes it, which reports success.
@@ -122,9 +127,9 @@ bool has_ended(int process, int lifeline, int milliseconds) {
   return waiting[0].revents != 0;
 }
 
-/// The keeper's process, which looks after the program.
+/// The supervisor's process, which looks after the program.
 [[noreturn]] void keep(const Plan& plan) {
-  ::prctl(PR_SET_NAME, "vpmu-keeper");
+  ::prctl(PR_SET_NAME, "vpmu-supervisor");
   ::setsid();
   sigset_t all;
   ::sigfillset(&all);
@@ -169,6 +174,9 @@ Error explain(const std::string& name, const std::string& program, const Report&
     case Report::Step::read_only:
       return with(fmt::format("{}: cannot make the mounts of {} read-only", name, program),
                   "Linux 5.12 or later can, outside of a chroot");
+    case Report::Step::filter:
+      return with(fmt::format("{}: cannot filter the system calls of {}", name, program),
+                  "use a kernel with seccomp filters, or allow special files");
     case Report::Step::execute: return with(fmt::format("{}: cannot execute {}", name, program), {});
     case Report::Step::started:
     case Report::Step::fork: break;
@@ -182,7 +190,7 @@ Report hear(int from) {
   Report next{};
   for (ssize_t got = 0; (got = ::read(from, &next, sizeof next)) == sizeof next || (got < 0 && errno == EINTR);) {
     if (got < 0) continue;
-    // The reports of keeper and program come in any order; a failure is what counts.
+    // The reports of supervisor and program come in any order; a failure is what counts.
     if (next.step == Report::Step::started) all.process = next.process;
     if (next.step != Report::Step::started || all.step == Report::Step::fork) {
       all.step = next.step;
@@ -199,11 +207,11 @@ Result<std::array<Fd, 2>> make_pipe() {
 }
 
 /// Runs keep() in a process that nobody has to wait for.
-Result<void> start_keeper(const Plan& plan) {
+Result<void> start_supervisor(const Plan& plan) {
   const pid_t child = ::fork();
   if (child < 0) return host_error("cannot start a process: fork", errno);
   if (child == 0) {
-    if (const pid_t keeper = ::fork(); keeper == 0) keep(plan);
+    if (const pid_t supervisor = ::fork(); supervisor == 0) keep(plan);
     ::_exit(EXIT_SUCCESS);
   }
   while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) continue;
@@ -221,19 +229,20 @@ Result<Daemon> Daemon::start(DaemonLaunch launch) {
   plan.user_map = fmt::format("0 {} 1", ::geteuid());
   plan.group_map = fmt::format("0 {} 1", ::getegid());
   plan.surroundings = launch.surroundings;
+  plan.refuses_setuid_bits = launch.refuses_setuid_bits;
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return host_error("socketpair", errno);
-  Fd lifeline{ends[0]}, keepers_end{ends[1]};
+  Fd lifeline{ends[0]}, supervisors_end{ends[1]};
   VMM_ASSIGN(auto messages, make_pipe());
   VMM_ASSIGN(auto report, make_pipe());
   plan.keeps = launch.keeps.get();
   plan.messages = messages[1].get();
-  plan.lifeline = keepers_end.get();
+  plan.lifeline = supervisors_end.get();
   plan.report = report[1].get();
-  VMM_TRY(start_keeper(plan));
+  VMM_TRY(start_supervisor(plan));
   messages[1].reset();
   report[1].reset();
-  keepers_end.reset();
+  supervisors_end.reset();
   const Report heard = hear(report[0].get());
   if (heard.step != Report::Step::started) return Failure{explain(launch.name, launch.arguments.front(), heard)};
   return Daemon{std::move(launch.name), std::move(lifeline), heard.process,
@@ -243,7 +252,8 @@ Result<Daemon> Daemon::start(DaemonLaunch launch) {
 void Daemon::end() {
   if (!lifeline_.valid()) return;
   ::shutdown(lifeline_.get(), SHUT_WR);
-  // The keeper closes its end when the program is gone. A program that the kernel cannot end is left to the keeper.
+  // The supervisor closes its end when the program is gone. A program that the kernel cannot end is left to the
+  // supervisor.
   pollfd over{.fd = lifeline_.get(), .events = POLLIN, .revents = 0};
   while (::poll(&over, 1, by_itself_ms + asked_ms + 1'000) < 0 && errno == EINTR) continue;
   lifeline_.reset();

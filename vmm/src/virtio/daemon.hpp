@@ -25,11 +25,13 @@ struct DaemonLaunch {
   std::vector<std::string> arguments;  ///< The program's path first.
   Fd keeps{};                          ///< The program gets this descriptor as number kept_descriptor.
   Surroundings surroundings{Surroundings::as_here};
+  bool refuses_setuid_bits{};  ///< refuse_setuid_bits().
 };
 
 /// A program that serves this process, in a session of its own: Ctrl-C on the terminal does not reach it. A child
-/// process, its keeper, looks after it, because this process may not signal or wait for others once it is in the jail.
-/// The keeper ends and reaps the program when this object is destroyed, or when this process ends for whatever reason.
+/// process, its supervisor, looks after it, because this process may not signal or wait for others once it is in the
+/// jail. The supervisor ends and reaps the program when this object is destroyed, or when this process ends for
+/// whatever reason.
 class Daemon {
  public:
   static constexpr int kept_descriptor = 3;
@@ -55,8 +57,8 @@ class Daemon {
       : name_{std::move(name)}, lifeline_{std::move(lifeline)}, process_{process}, messages_{std::move(messages)} {}
 
   std::string name_;
-  Fd lifeline_;  ///< A socket to the keeper. Closing this end makes the keeper end the program; the keeper closes its
-                 ///< end after that.
+  Fd lifeline_;  ///< A socket to the supervisor. Closing this end makes the supervisor end the program; the supervisor
+                 ///< closes its end after that.
   pid_t process_;
   std::shared_ptr<LastLines> messages_;
 };

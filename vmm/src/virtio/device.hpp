@@ -73,8 +73,8 @@ class Device {
   virtual void attend() {}
   /// The driver resets the device: no access to its rings after this returns.
   virtual void stop() = 0;
-  /// The machine is about to stop: a notify() that waits for somebody else gives up, and later ones do not wait. Any
-  /// thread.
+  /// The machine is about to stop: whichever call waits for somebody else, or has much to do, gives up, and later ones
+  /// do not begin. Any thread.
   virtual void cancel() {}
 
   /// The eventfds through which KVM notifies the device, and the device interrupts through KVM; null if notify() and

@@ -14,12 +14,12 @@
 namespace vmm::virtio {
 namespace {
 
-constexpr std::size_t most_lines = 32, longest_line = 1024, lines_told = 2;
+constexpr std::size_t max_lines = 32, max_line_length = 1024, lines_told = 2;
 
 /// The end of a long line: it usually tells what went wrong, after the arguments.
 std::string end_of(const std::string& line) {
-  constexpr std::size_t most = 77;
-  return line.size() <= most ? line : "..." + line.substr(line.size() - most);
+  constexpr std::size_t max = 77;
+  return line.size() <= max ? line : "..." + line.substr(line.size() - max);
 }
 
 }  // namespace
@@ -56,12 +56,12 @@ void LastLines::take(const char* data, std::size_t size) {
   while (!rest.empty()) {
     const auto end = rest.find('\n');
     auto& line = lines_.back();
-    line.append(rest.substr(0, std::min(end, longest_line - line.size())));
+    line.append(rest.substr(0, std::min(end, max_line_length - line.size())));
     if (end == std::string_view::npos) return;
     rest.remove_prefix(end + 1);
     if (line.empty()) continue;
     lines_.emplace_back();
-    if (lines_.size() > most_lines) lines_.pop_front();
+    if (lines_.size() > max_lines) lines_.pop_front();
   }
 }
 

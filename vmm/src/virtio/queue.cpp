@@ -14,7 +14,8 @@ namespace {
 
 using vpmu::GuestPhysical;
 
-constexpr std::uint16_t flag_no_interrupt = 1;  // Virtio 1.2 2.7.6
+constexpr std::uint16_t flag_no_interrupt = 1;          // Virtio 1.2 2.7.6
+constexpr std::uint64_t max_chain_bytes = 1ULL << 32U;  // Virtio 1.2 2.7.5.2
 
 Failure nonsense(std::string what) {
   return usage_error("the guest's virtio driver " + std::move(what), "the guest's kernel is broken or hostile");
@@ -34,6 +35,7 @@ std::size_t total_bytes(std::span<const Piece> pieces) {
 Result<Chain> walk_chain(const GuestMemory& memory, const Ring& ring, std::uint16_t head) {
   Chain chain{.head = head, .readable = {}, .writable = {}};
   std::uint16_t index = head;
+  std::uint64_t bytes = 0;
   for (unsigned links = 0; links < ring.size; ++links) {
     if (index >= ring.size) return nonsense(fmt::format("names descriptor {} of a ring of {}", index, ring.size));
     Descriptor d;
@@ -44,6 +46,8 @@ Result<Chain> walk_chain(const GuestMemory& memory, const Ring& ring, std::uint1
       return nonsense(fmt::format("names {} bytes at {:#x}, which are not RAM", d.bytes, d.address));
     const bool writes = (d.flags & descriptor_write) != 0;
     if (!writes && !chain.writable.empty()) return nonsense("has a buffer to read after one to write");
+    bytes += d.bytes;
+    if (bytes > max_chain_bytes) return nonsense(fmt::format("has a chain of {} bytes, more than 2^32", bytes));
     if (d.bytes != 0)
       (writes ? chain.writable : chain.readable).push_back({.at = GuestPhysical{d.address}, .bytes = d.bytes});
     if ((d.flags & descriptor_next) == 0) return chain;

@@ -55,7 +55,8 @@ class Queue {
 [[nodiscard]] std::size_t total_bytes(std::span<const Piece> pieces);
 
 /// Follows the chain from descriptor `head` of a ring. Fails on anything that a driver must not do: an index beyond the
-/// ring, a loop, a piece that is not RAM, a readable buffer after a writable one, f_indirect_desc (never offered).
+/// ring, a loop, more than 2^32 bytes, a piece that is not RAM, a readable buffer after a writable one, f_indirect_desc
+/// (never offered).
 Result<Chain> walk_chain(const GuestMemory& memory, const Ring& ring, std::uint16_t head);
 
 }  // namespace vmm::virtio

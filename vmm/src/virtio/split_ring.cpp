@@ -13,7 +13,7 @@ namespace {
 
 using vpmu::GuestPhysical;
 
-constexpr std::uint16_t most_entries = 32768;
+constexpr std::uint16_t max_entries = 32768;
 
 /// Follows descriptor chains and records where a device may write. A correct driver has each descriptor in one chain,
 /// and no more in an indirect table than in the ring. Beyond that, everything counts as written.
@@ -44,7 +44,19 @@ class ChainWalk {
       if (from < to) found_.push_back({.first = GuestPhysical{from}, .bytes = to - from});
     }
   }
-  std::vector<MemoryRange> take_found() { return std::move(found_); }
+  /// The ranges, none of which overlaps another: a driver may name the same gigabytes in each descriptor.
+  std::vector<MemoryRange> take_found() {
+    std::ranges::sort(found_, {}, &MemoryRange::first);
+    std::vector<MemoryRange> apart;
+    for (const MemoryRange& range : found_) {
+      const std::uint64_t end = range.first.value() + range.bytes;
+      if (apart.empty() || apart.back().first.value() + apart.back().bytes <= range.first.value())
+        apart.push_back(range);
+      else
+        apart.back().bytes = std::max(apart.back().bytes, end - apart.back().first.value());
+    }
+    return apart;
+  }
 
  private:
   [[nodiscard]] std::optional<Descriptor> descriptor_at(GuestPhysical table, std::uint32_t index,
@@ -84,7 +96,7 @@ Result<void> check_ring(const Ring& ring, const GuestMemory& memory) {
     GuestPhysical at;
     std::uint64_t bytes, alignment;
   };
-  if (!std::has_single_bit(ring.size) || ring.size > most_entries)
+  if (!std::has_single_bit(ring.size) || ring.size > max_entries)
     return host_error(fmt::format("the guest's driver set up a queue of {} entries", ring.size), 0,
                       "the guest's driver is broken");
   const std::uint64_t size = ring.size;

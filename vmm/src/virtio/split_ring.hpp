@@ -27,8 +27,8 @@ class SplitRing {
   void clear_used() const;
 
   /// Where the device may have written for the `count` buffers that it returned from number `first` on, including the
-  /// used ring. Ranges may repeat; all of RAM if the chains are invalid. At most size() buffers. Empty if the used ring
-  /// names a buffer that cannot exist.
+  /// used ring. No range overlaps another; all of RAM if the chains are invalid. At most size() buffers. Empty if the
+  /// used ring names a buffer that cannot exist.
   [[nodiscard]] std::optional<std::vector<MemoryRange>> written(std::uint16_t first, std::uint16_t count) const;
 
  private:

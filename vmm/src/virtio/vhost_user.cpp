@@ -51,12 +51,12 @@ Result<void> VhostUser::negotiate_protocol() {
 }
 
 Result<void> VhostUser::read_configuration(std::span<std::byte> first_bytes) {
-  VMM_ASSERT(first_bytes.size() <= most_configuration);
+  VMM_ASSERT(first_bytes.size() <= max_configuration);
   if ((protocol_ & protocol_configuration) == 0)
     return Failure{channel_.failed_peer("the daemon does not tell the device's configuration",
                                         "use a version of it that knows VHOST_USER_PROTOCOL_F_CONFIG")};
   const ConfigurationHeader asked{.offset = 0, .size = static_cast<std::uint32_t>(first_bytes.size()), .flags = 0};
-  std::array<std::byte, sizeof asked + most_configuration> payload{};
+  std::array<std::byte, sizeof asked + max_configuration> payload{};
   std::memcpy(payload.data(), &asked, sizeof asked);
   const auto message = std::span{payload}.first(sizeof asked + first_bytes.size());
   VMM_TRY(channel_.ask(Request::get_config, message, message));
@@ -71,11 +71,11 @@ Result<void> VhostUser::read_configuration(std::span<std::byte> first_bytes) {
 }
 
 Result<void> VhostUser::write_configuration(std::uint32_t offset, std::span<const std::byte> bytes) {
-  if ((protocol_ & protocol_configuration) == 0 || offset > most_configuration ||
-      bytes.size() > most_configuration - offset)
+  if ((protocol_ & protocol_configuration) == 0 || offset > max_configuration ||
+      bytes.size() > max_configuration - offset)
     return {};  // no writable place, as with any device
   const ConfigurationHeader header{.offset = offset, .size = static_cast<std::uint32_t>(bytes.size()), .flags = 0};
-  std::array<std::byte, sizeof header + most_configuration> payload{};
+  std::array<std::byte, sizeof header + max_configuration> payload{};
   std::memcpy(payload.data(), &header, sizeof header);
   std::copy(bytes.begin(), bytes.end(), payload.begin() + sizeof header);
   return channel_.tell(Request::set_config, std::span{payload}.first(sizeof header + bytes.size()), acks_);

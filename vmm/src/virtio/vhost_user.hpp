@@ -9,8 +9,8 @@
 namespace vmm::virtio {
 
 /// The front end's side of a vhost-user connection. The other side is a daemon that implements a virtio device and
-/// accesses the guest's RAM by itself. Every call but name(), failed_peer() and hung_up() may wait for the daemon, for
-/// VhostUserPeer::patience at most; each error names the daemon. One thread at a time.
+/// accesses the guest's RAM by itself. Most calls may wait for the daemon, for VhostUserPeer::patience at most; each
+/// error names the daemon. One thread at a time.
 class VhostUser {
  public:
   /// eventfds of a queue: `kick` notifies the device, `call` the driver.
@@ -21,6 +21,9 @@ class VhostUser {
   /// Negotiates features with the back end. `memory` must be GuestBacking::shared and outlive this object. Fails if the
   /// back end does not speak the protocol, or is no device of virtio 1.
   static Result<VhostUser> connect(VhostUserPeer peer, const GuestMemory& memory);
+
+  /// VhostUserChannel::give_up_when().
+  void give_up_when(int interrupt) { channel_.give_up_when(interrupt); }
 
   /// What the device offers.
   [[nodiscard]] std::uint64_t features() const { return features_; }

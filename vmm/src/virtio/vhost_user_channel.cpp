@@ -17,7 +17,7 @@ namespace {
 
 using namespace vhost_user;
 
-constexpr std::size_t most_descriptors = 2, most_payload = sizeof(ConfigurationHeader) + most_configuration;
+constexpr std::size_t max_descriptors = 2, max_payload = sizeof(ConfigurationHeader) + max_configuration;
 constexpr const char* other_version = "use another version of the daemon";
 constexpr const char* ended = "it has ended: start the machine again, or run the daemon by hand to see why";
 
@@ -70,9 +70,12 @@ Result<void> VhostUserChannel::wait(Request request, short events, Deadline dead
   for (;;) {
     using std::chrono::milliseconds;
     const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now());
-    pollfd waiting{.fd = peer_.socket.get(), .events = events, .revents = 0};
-    const int ready = ::poll(&waiting, 1, static_cast<int>(std::max(left, milliseconds{0}).count()));
-    if (ready > 0) return {};  // a closed connection shows in the call that follows
+    // poll() ignores a descriptor of -1.
+    std::array<pollfd, 2> waiting{pollfd{.fd = peer_.socket.get(), .events = events, .revents = 0},
+                                  pollfd{.fd = interrupt_, .events = POLLIN, .revents = 0}};
+    const int ready = ::poll(waiting.data(), waiting.size(), static_cast<int>(std::max(left, milliseconds{0}).count()));
+    if (ready > 0 && waiting[0].revents != 0) return {};  // a closed connection shows in the call that follows
+    if (ready > 0) return broken(request, "no answer before the machine was to stop", {});
     if (ready < 0 && errno != EINTR) return broken(request, "cannot wait for the daemon", {}, errno);
     if (left.count() <= 0)
       return broken(request, fmt::format("no answer in {} ms", peer_.patience.count()),
@@ -82,15 +85,15 @@ Result<void> VhostUserChannel::wait(Request request, short events, Deadline dead
 
 Result<void> VhostUserChannel::send(Request request, std::uint32_t flags, std::span<const std::byte> payload,
                                     std::span<const int> descriptors, Deadline deadline) {
-  VMM_ASSERT(descriptors.size() <= most_descriptors && payload.size() <= most_payload);
+  VMM_ASSERT(descriptors.size() <= max_descriptors && payload.size() <= max_payload);
   const Header header{.request = static_cast<std::uint32_t>(request),
                       .flags = version | flags,
                       .size = static_cast<std::uint32_t>(payload.size())};
-  std::array<std::byte, sizeof header + most_payload> message{};
+  std::array<std::byte, sizeof header + max_payload> message{};
   std::memcpy(message.data(), &header, sizeof header);
   if (!payload.empty()) std::memcpy(message.data() + sizeof header, payload.data(), payload.size());
   const std::size_t size = sizeof header + payload.size();
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(most_descriptors * sizeof(int))> control{};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(max_descriptors * sizeof(int))> control{};
   for (std::size_t sent = 0; sent < size;) {
     VMM_TRY(wait(request, POLLOUT, deadline));
     iovec part{.iov_base = message.data() + sent, .iov_len = size - sent};

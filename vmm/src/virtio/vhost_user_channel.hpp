@@ -28,6 +28,9 @@ class VhostUserChannel {
  public:
   explicit VhostUserChannel(VhostUserPeer peer) : peer_{std::move(peer)} {}
 
+  /// From now on no call waits once this eventfd is readable, which it then stays.
+  void give_up_when(int interrupt) { interrupt_ = interrupt; }
+
   enum class Ack { none, wanted };
   /// Sends; with Ack::wanted waits until the back end acknowledges.
   Result<void> tell(vhost_user::Request request, std::span<const std::byte> payload, Ack ack,
@@ -56,6 +59,7 @@ class VhostUserChannel {
   Failure closed(vhost_user::Request request, int why = 0);
 
   VhostUserPeer peer_;
+  int interrupt_{-1};
   std::optional<Error> broken_;
 };
 

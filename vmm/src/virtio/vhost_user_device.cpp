@@ -73,6 +73,7 @@ Result<std::unique_ptr<VhostUserDevice>> VhostUserDevice::create(VhostUserPeer p
 
 Result<void> VhostUserDevice::make_events() {
   VMM_ASSIGN(interrupt_, make_event());
+  back_end_.give_up_when(interrupt_.get());
   for (std::size_t number = 0; number < options_.queue_sizes.size(); ++number) {
     auto queue = std::make_unique<Queue>();
     VMM_ASSIGN(queue->kick, make_event());

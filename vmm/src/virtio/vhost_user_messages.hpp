@@ -88,7 +88,7 @@ struct ConfigurationHeader {
   std::uint32_t offset, size, flags;
 };
 /// The most bytes of a configuration space that a message can carry.
-inline constexpr std::uint32_t most_configuration = 256;
+inline constexpr std::uint32_t max_configuration = 256;
 
 static_assert(sizeof(Header) == 12 && sizeof(RingState) == 8 && sizeof(RingAddresses) == 40);
 static_assert(sizeof(MemoryTable) == 8 + 2 * 32 && sizeof(ConfigurationHeader) == 12);

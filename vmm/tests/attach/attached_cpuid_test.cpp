@@ -35,6 +35,18 @@ TEST(AttachedCpuid, IsTheModelsOnTheVmmsTopology) {
   EXPECT_EQ(topologies, 2U);
 }
 
+// Nothing else may tell them: the command line is not ours, and QEMU's microvm has no timer to measure by.
+TEST(AttachedCpuid, TellsTheClocksOnEveryModel) {
+  for (const MachineModel& m : all_machine_models()) {
+    const CpuidTable table = attached_cpuid(m, vmms(1), 5'000'000'000);
+    const CpuidRegisters ratio = table.get(0x15);
+    ASSERT_NE(ratio.eax, 0U) << m.name;
+    EXPECT_NEAR(static_cast<double>(ratio.ecx) * ratio.ebx / ratio.eax, 5e9, 100) << m.name;
+    EXPECT_EQ(table.get(0x16).eax, 5000U) << m.name;
+    EXPECT_GE(table.get(0).eax, 0x16U) << m.name;
+  }
+}
+
 // With kvmclock the guest would not use the TSC as its clock, and PEBS time stamps are in terms of the TSC.
 TEST(AttachedCpuid, NoFeatureOfKvmIsLeft) {
   EXPECT_EQ(attached_cpuid(model(), vmms(2), 2'500'000'000).get(0x40000001).eax, 0U);

@@ -17,7 +17,7 @@ struct Buffer {
 PmuVcpuState some_state() {
   PmuVcpuState state;
   state.pmu.state.pmc[3] = 0x1234;
-  state.waiting_pmis = 2;
+  state.pending_pmi = 1;
   return state;
 }
 
@@ -31,7 +31,7 @@ TEST(CarriedState, ComesBackAsItWas) {
   const auto back = carried(buffer.state());
   ASSERT_TRUE(back);
   EXPECT_EQ(back->pmu.state.pmc[3], 0x1234U);
-  EXPECT_EQ(back->waiting_pmis, 2U);
+  EXPECT_EQ(back->pending_pmi, 1U);
 }
 
 TEST(CarriedState, DoesNotFitWhereAGuestHasAGuestOrThereIsNoRoom) {

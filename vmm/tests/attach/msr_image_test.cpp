@@ -6,12 +6,13 @@
 
 #include "model/model.hpp"
 #include "vpmu/bits.hpp"
+#include "vpmu/msr.hpp"
 
 namespace vmm {
 namespace {
 
 constexpr std::uint32_t pmc0 = 0xC1, pmc7 = 0xC8, perfevtsel0 = 0x186, misc_enable = 0x1A0, capabilities = 0x345,
-                        global_status = 0x38E, global_ctrl = 0x38F, full_width_pmc0 = 0x4C1;
+                        full_width_pmc0 = 0x4C1;
 constexpr std::uint64_t kernel_instructions = 0x4200C0, full = 0x8765'4321'0FED;
 constexpr vpmu::PmuConfig haswell{.generation = vpmu::Generation::haswell};
 
@@ -33,7 +34,7 @@ TEST(MsrImage, WhatWasReadGoesIntoAnotherPmuInAnyOrder) {
     vpmu::Pmu pmu{config};
     ASSERT_EQ(pmu.wrmsr(vpmu::MsrIndex{pmc0}, 0x7000'0001), vpmu::MsrStatus::ok);
     ASSERT_EQ(pmu.wrmsr(vpmu::MsrIndex{perfevtsel0}, kernel_instructions), vpmu::MsrStatus::ok);
-    ASSERT_EQ(pmu.wrmsr(vpmu::MsrIndex{global_ctrl}, 1), vpmu::MsrStatus::ok);
+    ASSERT_EQ(pmu.wrmsr(vpmu::MsrIndex{vpmu::msr::IA32_PERF_GLOBAL_CTRL.value()}, 1), vpmu::MsrStatus::ok);
     ASSERT_EQ(pmu.wrmsr(vpmu::MsrIndex{0x600}, 0xFFFF'8000'0000'1000), vpmu::MsrStatus::ok);
     PmuVcpuState state{.pmu = pmu.snapshot(), .unread = 1};
     state.pmu.state.global_status = 1;
@@ -65,13 +66,13 @@ TEST(MsrImage, WritingWhatIsThereChangesNothing) {
 }
 
 TEST(MsrImage, WhatIsNotWrittenStays) {
-  PmuVcpuState state{.pmu = vpmu::Pmu{haswell}.snapshot(), .waiting_pmis = 1, .unread = 4};
+  PmuVcpuState state{.pmu = vpmu::Pmu{haswell}.snapshot(), .pending_pmi = 1, .unread = 4};
   state.pmu.state.pmc[1] = 5;
   MsrImage image{haswell, state};
   EXPECT_TRUE(image.write(pmc0, 7));
   const auto changed = image.changed();
   ASSERT_TRUE(changed);
-  EXPECT_EQ(changed->waiting_pmis, 1U);
+  EXPECT_EQ(changed->pending_pmi, 1U);
   EXPECT_EQ(changed->unread, 4U);
   EXPECT_EQ(changed->pmu.state.pmc[1], 5U);
 }
@@ -90,7 +91,7 @@ TEST(MsrImage, WhatARegisterCannotHoldIsRefused) {
   MsrImage image{haswell, {}};
   EXPECT_FALSE(image.write(capabilities, image.read(capabilities) ^ 1U));
   EXPECT_FALSE(image.write(perfevtsel0, vpmu::bit(40)));
-  EXPECT_FALSE(image.write(global_status, vpmu::bit(20)));
+  EXPECT_FALSE(image.write(vpmu::msr::IA32_PERF_GLOBAL_STATUS.value(), vpmu::bit(20)));
   EXPECT_FALSE(image.changed());
 }
 

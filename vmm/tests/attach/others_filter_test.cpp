@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "attach/attached_vmm.hpp"
+#include "vpmu/msr.hpp"
 
 namespace vmm::test {
 namespace {
@@ -133,7 +134,6 @@ struct ReadingGuest {
 // The engine could run the guest up to the RDMSR, but then KVM would not have filled kvm_run: KVM must run that
 // instruction.
 TEST_F(OthersFilter, ComesBeforeTheEngine) {
-  constexpr std::uint32_t global_ctrl = 0x38F;
   Attachment exact{{.model = find_machine_model("haswell"), .source = "exact"}, {}, log, [](const System&) {
                      return RdpmcBehaviour::trappable;
                    }};
@@ -157,8 +157,9 @@ TEST_F(OthersFilter, ComesBeforeTheEngine) {
   kvm.vcpu(vcpu).sregs = guest.sregs;
   struct {
     std::uint64_t count{2};
-    std::array<kvm_msr_entry, 2> entries{kvm_msr_entry{.index = perfevtsel0, .reserved = 0, .data = 0x43'00C0},
-                                         kvm_msr_entry{.index = global_ctrl, .reserved = 0, .data = 1}};
+    std::array<kvm_msr_entry, 2> entries{
+        kvm_msr_entry{.index = perfevtsel0, .reserved = 0, .data = 0x43'00C0},
+        kvm_msr_entry{.index = vpmu::msr::IA32_PERF_GLOBAL_CTRL.value(), .reserved = 0, .data = 1}};
   } counting;
   ASSERT_EQ(ask(vcpu, KVM_SET_MSRS, counting), 2);
   kvm.vcpu(vcpu).script = {FakeKvm::reads(pmc0)};

@@ -4,6 +4,7 @@
 
 #include "attach/attached_vmm.hpp"
 #include "vpmu/cpuid.hpp"
+#include "vpmu/msr.hpp"
 #include "vpmu/registers.hpp"
 
 // A vCPU whose VMM chooses a PMU other than the model's, by KVM_SET_CPUID2 and KVM_SET_MSRS.
@@ -11,8 +12,7 @@
 namespace vmm::test {
 namespace {
 
-constexpr std::uint32_t full_width_pmc0 = 0x4C1, fixed_ctr0 = 0x309, capabilities = 0x345, global_ctrl = 0x38F,
-                        pebs_enable = 0x3F1, pdcm = 1U << 15U;
+constexpr std::uint32_t full_width_pmc0 = 0x4C1, capabilities = 0x345, pebs_enable = 0x3F1, pdcm = 1U << 15U;
 constexpr std::uint64_t full_width = vpmu::reg::perf_capabilities::FW_WRITE::mask;
 
 class OwnPmu : public AttachmentTest {
@@ -82,9 +82,9 @@ TEST_F(OwnPmu, TheModelsWhereTheVmmTellsNone) {
        {std::optional<CpuidRegisters>{}, std::optional{CpuidRegisters{}}, std::optional{haswells()}}) {
     const int vcpu = make_vcpu_with(leaf);
     EXPECT_EQ(shown(vcpu), haswells());
-    EXPECT_EQ(read(vcpu, global_ctrl), 0xFU);
+    EXPECT_EQ(read(vcpu, vpmu::msr::IA32_PERF_GLOBAL_CTRL.value()), 0xFU);
     EXPECT_TRUE(read(vcpu, pmc0 + 3));
-    EXPECT_TRUE(read(vcpu, fixed_ctr0 + 2));
+    EXPECT_TRUE(read(vcpu, vpmu::msr::IA32_FIXED_CTR0.value() + 2));
   }
 }
 
@@ -93,13 +93,13 @@ TEST_F(OwnPmu, HasTheCountersOfTheVcpusCpuid) {
   leaf.edx = (leaf.edx & ~0x1FU) | 1;
   const int vcpu = make_vcpu_with(leaf);
   EXPECT_EQ(shown(vcpu), leaf);
-  EXPECT_EQ(read(vcpu, global_ctrl), 7U);
+  EXPECT_EQ(read(vcpu, vpmu::msr::IA32_PERF_GLOBAL_CTRL.value()), 7U);
   EXPECT_TRUE(read(vcpu, pmc0 + 2));
   EXPECT_FALSE(read(vcpu, pmc0 + 3));
   EXPECT_FALSE(write(vcpu, perfevtsel0 + 3, 0));
-  EXPECT_TRUE(read(vcpu, fixed_ctr0));
-  EXPECT_FALSE(read(vcpu, fixed_ctr0 + 1));
-  EXPECT_FALSE(write(vcpu, global_ctrl, 1ULL << 33U));
+  EXPECT_TRUE(read(vcpu, vpmu::msr::IA32_FIXED_CTR0.value()));
+  EXPECT_FALSE(read(vcpu, vpmu::msr::IA32_FIXED_CTR0.value() + 1));
+  EXPECT_FALSE(write(vcpu, vpmu::msr::IA32_PERF_GLOBAL_CTRL.value(), 1ULL << 33U));
 }
 
 // As with KVM, the guest sees the CPUID that the VMM has set, but only the counters that the model has.
@@ -108,16 +108,17 @@ TEST_F(OwnPmu, MoreThanTheModelHasIsToldAndNotThere) {
   leaf.ecx = 0xF;
   const int vcpu = make_vcpu_with(leaf);
   EXPECT_EQ(shown(vcpu), leaf);
-  EXPECT_EQ(read(vcpu, global_ctrl), 0xFU);
+  EXPECT_EQ(read(vcpu, vpmu::msr::IA32_PERF_GLOBAL_CTRL.value()), 0xFU);
   EXPECT_FALSE(read(vcpu, pmc0 + 4));
 }
 
 TEST_F(OwnPmu, TheFirstVersionHasNoGlobalRegisters) {
   const int vcpu = make_vcpu_with(with_version(1));
   EXPECT_TRUE(read(vcpu, pmc0));
-  EXPECT_FALSE(read(vcpu, global_ctrl));
-  EXPECT_FALSE(read(vcpu, fixed_ctr0));
-  EXPECT_EQ(get(vcpu, global_ctrl), 0U) << "as KVM tells a VMM of an MSR that a vCPU lacks";
+  EXPECT_FALSE(read(vcpu, vpmu::msr::IA32_PERF_GLOBAL_CTRL.value()));
+  EXPECT_FALSE(read(vcpu, vpmu::msr::IA32_FIXED_CTR0.value()));
+  EXPECT_EQ(get(vcpu, vpmu::msr::IA32_PERF_GLOBAL_CTRL.value()), 0U)
+      << "as KVM tells a VMM of an MSR that a vCPU lacks";
 }
 
 // KVM drops writes to the two counters of a P6, for guests that take any Intel processor for one.

@@ -27,15 +27,16 @@ TEST(RunGate, ChangesWithNobodyInsideAtOnce) {
 TEST(RunGate, APlaceTellsTheThreadThatIsInside) {
   constexpr pid_t thread = 4711;
   RunGate gate{[] { return false; }};
-  RunGate::Place place{};
+  RunGate::ThreadInside thread_inside{};
   {
-    const RunGate::Inside here{gate, place, thread};
-    EXPECT_EQ(place, thread);
+    const RunGate::Inside here{gate, thread_inside, thread};
+    EXPECT_EQ(thread_inside, thread);
   }
-  EXPECT_EQ(place, 0);
+  EXPECT_EQ(thread_inside, 0);
 }
 
-// A kick goes to the thread id in a vCPU's place. With its parent's id, a vCPU of a forked child would never be kicked.
+// A kick goes to the thread on which a vCPU is inside. With its parent's id, a vCPU of a forked child would never be
+// kicked.
 TEST(RunGate, AForkedThreadHasItsOwnNumber) {
   ASSERT_EQ(this_thread(), ::gettid());
   const pid_t child = ::fork();
@@ -50,13 +51,13 @@ TEST(RunGate, AForkedThreadHasItsOwnNumber) {
 // kick of each change.
 TEST(RunGate, KicksThoseInsideUntilTheyComeOut) {
   std::array<std::atomic<int>, 2> kicked{};
-  std::array<RunGate::Place, 2> places{};
+  std::array<RunGate::ThreadInside, 2> threads_inside{};
   std::atomic<bool> stop{};
   std::atomic<int> inside{};
   RunGate gate{[&] {
     bool any = false;
     for (unsigned id = 0; id < 2; ++id) {
-      if (places[id] == 0) continue;
+      if (threads_inside[id] == 0) continue;
       ++kicked[id];
       any = true;
     }
@@ -64,7 +65,7 @@ TEST(RunGate, KicksThoseInsideUntilTheyComeOut) {
   }};
   const auto vcpu = [&](unsigned id, int overlooked) {
     while (!stop) {
-      const RunGate::Inside here{gate, places[id], this_thread()};
+      const RunGate::Inside here{gate, threads_inside[id], this_thread()};
       ++inside;
       kicked[id] = -overlooked;
       while (kicked[id] <= 0 && !stop) std::this_thread::yield();

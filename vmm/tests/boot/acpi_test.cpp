@@ -45,7 +45,7 @@ std::vector<std::uint8_t> table_at(const GuestMemory& memory, std::uint64_t at) 
 
 /// All tables by signature, found from the RSDP as a guest finds them.
 std::map<std::string, std::vector<std::uint8_t>> find_tables(unsigned cpus, PciBridge bridge = PciBridge::absent) {
-  const auto memory = *GuestMemory::create(GuestMemory::least);
+  const auto memory = *GuestMemory::create(GuestMemory::min_bytes);
   const auto rsdp = bytes_at(memory, write_acpi_tables(memory, cpus, bridge), 36);
   EXPECT_EQ(sum(rsdp), 0U);
   EXPECT_EQ(std::accumulate(rsdp.begin(), rsdp.begin() + 20, 0U) % 256, 0U);

@@ -9,14 +9,15 @@
 #include <vector>
 
 #include "boot/image_file.hpp"
+#include "fakes/sizes.hpp"
 
 namespace vmm {
 namespace {
 
+using test::mib;
 using vpmu::GuestPhysical;
 
-constexpr std::uint64_t mib = 1ULL << 20U;
-constexpr std::size_t contents_at = 0x1000;
+constexpr std::size_t segment_contents_at = 0x1000;
 
 Elf64_Ehdr good_header() {
   Elf64_Ehdr header{};
@@ -34,7 +35,7 @@ Elf64_Ehdr good_header() {
 Elf64_Phdr good_segment() {
   Elf64_Phdr segment{};
   segment.p_type = PT_LOAD;
-  segment.p_offset = contents_at;
+  segment.p_offset = segment_contents_at;
   segment.p_paddr = 2 * mib;
   segment.p_filesz = 16;
   segment.p_memsz = 64;
@@ -42,8 +43,8 @@ Elf64_Phdr good_segment() {
 }
 
 test::ImageFile elf_file(const Elf64_Ehdr& header, const Elf64_Phdr& segment) {
-  test::ImageFile file{contents_at + 16};
-  file.put(0, header).put(sizeof header, segment).put<std::uint64_t>(contents_at, 0x1122334455667788);
+  test::ImageFile file{segment_contents_at + 16};
+  file.put(0, header).put(sizeof header, segment).put<std::uint64_t>(segment_contents_at, 0x1122334455667788);
   return file;
 }
 
@@ -54,11 +55,11 @@ std::string refusal(const Elf64_Ehdr& header, const Elf64_Phdr& segment) {
   return entry ? "accepted" : entry.error().what;
 }
 
-/// A file with these segments; their contents are at `contents_at`.
+/// A file with these segments; their contents are at `segment_contents_at`.
 test::ImageFile elf_file(std::span<const Elf64_Phdr> segments) {
   auto header = good_header();
   header.e_phnum = static_cast<std::uint16_t>(segments.size());
-  header.e_phoff = contents_at + 16;
+  header.e_phoff = segment_contents_at + 16;
   test::ImageFile file{header.e_phoff + segments.size_bytes()};
   file.put(0, header);
   for (std::size_t i = 0; i < segments.size(); ++i) file.put(header.e_phoff + i * sizeof(Elf64_Phdr), segments[i]);
@@ -152,8 +153,15 @@ TEST(LoadElf, EachDefectIsNamed) {
   segment.p_memsz = ~0ULL;
   EXPECT_NE(refusal(good_header(), segment).find("outside the memory"), std::string::npos);
   segment = good_segment();
-  segment.p_paddr = 0x7000;  // would overwrite the boot tables
-  EXPECT_NE(refusal(good_header(), segment).find("outside the memory"), std::string::npos);
+  segment.p_paddr = 0x1E000;
+  EXPECT_NE(refusal(good_header(), segment).find("lies on the page tables and the stack at 0x1000"), std::string::npos);
+  segment.p_paddr = 0x9EFF0;
+  EXPECT_NE(refusal(good_header(), segment).find("outside the memory: 16 MiB without 0x9f000 to 0xfffff"),
+            std::string::npos);
+  segment.p_paddr = 0x1F000;
+  header = good_header();
+  header.e_entry = segment.p_paddr;
+  EXPECT_EQ(refusal(header, segment), "accepted") << "below 1 MiB, where nothing else is";
 }
 
 }  // namespace

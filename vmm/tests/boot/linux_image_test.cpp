@@ -7,16 +7,16 @@
 
 #include "boot/image_file.hpp"
 #include "boot/layout.hpp"
+#include "fakes/sizes.hpp"
 
 namespace vmm {
 namespace {
 
+using test::mib;
 using test::small_bzimage;
 using vpmu::GuestPhysical;
 
-constexpr std::uint64_t mib = 1ULL << 20U;
-
-GuestMemory memory_of(std::uint64_t bytes) { return *GuestMemory::create(bytes); }
+GuestMemory guest_memory_of(std::uint64_t bytes) { return *GuestMemory::create(bytes); }
 
 /// The message of a failed parse.
 std::string refusal(const test::ImageFile& file) {
@@ -70,7 +70,7 @@ TEST(LinuxHeader, NoByteValueCrashesTheParser) {
 }
 
 TEST(LoadLinux, PutsCodeCommandLineAndInitrdWhereTheZeroPageSays) {
-  const auto memory = memory_of(64 * mib);
+  const auto memory = guest_memory_of(64 * mib);
   const auto kernel = small_bzimage();
   const std::vector<std::byte> initrd(5000, std::byte{0x5A});
   const auto loaded = load_linux(memory, kernel.bytes(), initrd, "console=ttyS0", GuestPhysical{0xE0000});
@@ -91,7 +91,7 @@ TEST(LoadLinux, PutsCodeCommandLineAndInitrdWhereTheZeroPageSays) {
 }
 
 TEST(LoadLinux, MemoryMapHasEveryRangeOnceAndReservesTheBiosArea) {
-  const auto memory = memory_of(3072 * mib + 64 * mib);
+  const auto memory = guest_memory_of(3072 * mib + 64 * mib);
   ASSERT_TRUE(load_linux(memory, small_bzimage().bytes(), {}, "", GuestPhysical{0}));
   const auto zero_page = layout::zero_page;
   ASSERT_EQ(memory.load<std::uint8_t>(zero_page + 0x1E8), 4U);
@@ -110,7 +110,7 @@ TEST(LoadLinux, MemoryMapHasEveryRangeOnceAndReservesTheBiosArea) {
 }
 
 TEST(LoadLinux, WhatDoesNotFitIsAUsageError) {
-  const auto memory = memory_of(32 * mib);
+  const auto memory = guest_memory_of(32 * mib);
   const std::vector<std::byte> large(31 * mib);
   const auto initrd = load_linux(memory, small_bzimage().bytes(), large, "", GuestPhysical{0});
   ASSERT_FALSE(initrd);
@@ -127,7 +127,7 @@ TEST(LoadLinux, WhatDoesNotFitIsAUsageError) {
 }
 
 TEST(LoadLinux, ARelocatableKernelMovesWhereThereIsRoom) {
-  const auto memory = memory_of(16 * mib);
+  const auto memory = guest_memory_of(16 * mib);
   const auto loaded = load_linux(memory, small_bzimage().bytes(), {}, "", GuestPhysical{0});
   ASSERT_TRUE(loaded) << describe(loaded.error());
   EXPECT_EQ(loaded->entry, GuestPhysical{0x200200});

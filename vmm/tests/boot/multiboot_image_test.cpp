@@ -8,21 +8,23 @@
 
 #include "boot/image_file.hpp"
 #include "boot/layout.hpp"
+#include "fakes/sizes.hpp"
 
 // Multiboot Specification 0.6.96.
 
 namespace vmm {
 namespace {
 
+using test::mib;
 using vpmu::GuestPhysical;
 
-constexpr std::uint64_t mib = 1ULL << 20U;
-constexpr std::size_t contents_at = 0x1000;
+constexpr std::size_t kernel_contents_at = 0x1000;
 constexpr std::uint32_t contents = 0x11223344, to = 2 * mib;
 
 struct Header {
-  std::size_t at{contents_at};
+  std::size_t at{kernel_contents_at};
   std::uint32_t magic{0x1BADB002}, flags{}, checksum{};  ///< Added to the right checksum.
+  std::uint32_t to{vmm::to};
 };
 
 /// An ELF file of one segment, with the multiboot header at `header.at`; by default at the segment's start.
@@ -32,18 +34,18 @@ test::ImageFile kernel_file(const Header& header = {}) {
   elf.e_ident[EI_CLASS] = ELFCLASS32;
   elf.e_type = ET_EXEC;
   elf.e_machine = EM_386;
-  elf.e_entry = to + 0x10;
+  elf.e_entry = header.to + 0x10;
   elf.e_phoff = sizeof elf;
   elf.e_phentsize = sizeof(Elf32_Phdr);
   elf.e_phnum = 1;
   Elf32_Phdr segment{};
   segment.p_type = PT_LOAD;
-  segment.p_offset = contents_at;
-  segment.p_paddr = to;
+  segment.p_offset = kernel_contents_at;
+  segment.p_paddr = header.to;
   segment.p_filesz = 0x20;
   segment.p_memsz = 0x1800;
-  test::ImageFile file{std::max(contents_at, header.at) + 0x20};
-  file.put(0, elf).put(sizeof elf, segment).put(contents_at + 0x10, contents);
+  test::ImageFile file{std::max(kernel_contents_at, header.at) + 0x20};
+  file.put(0, elf).put(sizeof elf, segment).put(kernel_contents_at + 0x10, contents);
   file.put(header.at, header.magic)
       .put(header.at + 4, header.flags)
       .put(header.at + 8, 0U - header.magic - header.flags + header.checksum);
@@ -75,15 +77,15 @@ class Multiboot : public testing::Test {
 
 // 3.1.1: all of it in the first 8192 bytes, at a multiple of four.
 TEST_F(Multiboot, TheHeaderIsFoundWhereTheSpecificationSays) {
-  for (const std::size_t at : {contents_at, contents_at + 4, std::size_t{8192 - 12}})
+  for (const std::size_t at : {kernel_contents_at, kernel_contents_at + 4, std::size_t{8192 - 12}})
     EXPECT_TRUE(is_multiboot_image(kernel_file({.at = at}).bytes())) << at;
-  for (const std::size_t at : {contents_at + 2, std::size_t{8192 - 8}, std::size_t{8192}})
+  for (const std::size_t at : {kernel_contents_at + 2, std::size_t{8192 - 8}, std::size_t{8192}})
     EXPECT_FALSE(is_multiboot_image(kernel_file({.at = at}).bytes())) << at;
   EXPECT_FALSE(is_multiboot_image(kernel_file({.checksum = 1}).bytes()));
   EXPECT_FALSE(is_multiboot_image(kernel_file({.magic = 0x2BADB002}).bytes()));
   EXPECT_FALSE(is_multiboot_image({}));
   EXPECT_FALSE(is_multiboot_image(test::small_bzimage().bytes()));
-  EXPECT_FALSE(is_multiboot_image(kernel_file().resize(contents_at + 11).bytes()));
+  EXPECT_FALSE(is_multiboot_image(kernel_file().resize(kernel_contents_at + 11).bytes()));
 }
 
 // 3.3.
@@ -119,6 +121,17 @@ TEST_F(Multiboot, PlacesTheModuleBehindTheKernelsLastPage) {
   EXPECT_EQ(word(module + 4), to + 0x2000 + 5000);
   EXPECT_EQ(text(word(module + 8), 1), std::string(1, 0)) << "it has no name";
   EXPECT_EQ(text(to + 0x2000, 5000), std::string(5000, 0x5A));
+}
+
+TEST_F(Multiboot, AKernelBelow1MibHasItsModuleAbove) {
+  const auto loaded = load(kernel_file({.to = 0x8000}), 5000);
+  ASSERT_TRUE(loaded) << describe(loaded.error());
+  EXPECT_EQ(loaded->entry.value(), 0x8010U);
+  EXPECT_EQ(word(0x8010), contents);
+  EXPECT_EQ(word(word(loaded->info.value() + 24)), mib) << "the module";
+  EXPECT_NE(refusal(kernel_file({.to = 0x2800})).find("lies on the multiboot information at 0x1000"),
+            std::string::npos);
+  EXPECT_NE(refusal(kernel_file({.to = 0x1F000})).find("lies on the command line at 0x20000"), std::string::npos);
 }
 
 TEST_F(Multiboot, RefusesWhatItCannotDo) {

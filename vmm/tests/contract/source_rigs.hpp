@@ -1,6 +1,7 @@
 #pragma once
 #include <memory>
 
+#include "exec/tests/fixtures/assembled.hpp"
 #include "fakes/fake_cpu.hpp"
 #include "fakes/fake_perf_host.hpp"
 #include "fakes/fake_source.hpp"
@@ -14,7 +15,7 @@
 /// - `truth()`: events of Counts::instructions that have happened so far, as far as the source can know,
 /// - `slack`: how far counts may be from the truth,
 /// - `latest`: by how many events it may come back after an overflow,
-/// - `vital`: a call of the port that it cannot do without.
+/// - `vital`: a call of the back end that it cannot do without.
 namespace vmm::test {
 
 /// A guest in a loop of eight instructions, of which one loads.
@@ -25,13 +26,13 @@ class LoopingGuest {
   LoopingGuest() {
     for (const std::uint64_t page : {code, data}) guest.map(page, vpmu::page_size, {.is_user = true});
     std::uint64_t at = code;
-    for (int n = 0; n < 3; ++n) at = cpu.add(at, {0x90});
-    at = cpu.add(at, {0x8B, 0x03});  // mov eax, [rbx]
-    for (int n = 0; n < 3; ++n) at = cpu.add(at, {0x90});
+    for (int n = 0; n < 3; ++n) at = cpu.add(at, X86("nop"));
+    at = cpu.add(at, X86("mov (%rbx), %eax"));
+    for (int n = 0; n < 3; ++n) at = cpu.add(at, X86("nop"));
     cpu.add_jump(at, code);
-    guest.port.registers.rip = code;
-    guest.port.registers.rbx = data;
-    guest.port.registers.rflags = 0x202;
+    guest.backend.registers.rip = code;
+    guest.backend.registers.rbx = data;
+    guest.backend.registers.rflags = 0x202;
   }
 
   FakeGuest guest;
@@ -64,7 +65,8 @@ class ClockSourceRig : public LoopingGuest {
   static constexpr std::string_view vital = "run";
 
  private:
-  ClockSource source_{std::make_unique<FakeTimer>(time), guest.breakpoints, guest.view, 1};
+  ClockSource source_{std::make_unique<FakeTimer>(time), guest.breakpoints, guest.view,
+                      vpmu::describe(vpmu::Generation::skylake), 1};
 };
 
 /// Each instruction by a single-step: slow ones, so that a test's time is few of them.
@@ -77,7 +79,8 @@ class StepSourceRig : public LoopingGuest {
   static constexpr std::string_view vital = "run";
 
  private:
-  StepSource source_{std::make_unique<FakeTimer>(time), guest.breakpoints, guest.view};
+  StepSource source_{std::make_unique<FakeTimer>(time), guest.breakpoints, guest.view,
+                     vpmu::describe(vpmu::Generation::skylake)};
 };
 
 /// A guest whose code the engine runs for real, without the FakeCpu: what both did is the truth. A burst of the
@@ -85,7 +88,7 @@ class StepSourceRig : public LoopingGuest {
 class EngineGuest : public LoopingGuest {
  public:
   EngineGuest() { cpu.per_instruction = std::chrono::nanoseconds{10}; }
-  [[nodiscard]] std::uint64_t truth() const { return cpu.retired + guest.port.passed; }
+  [[nodiscard]] std::uint64_t truth() const { return cpu.retired + guest.backend.passed; }
 
  protected:
   std::unique_ptr<ExactSource> make_exact() {
@@ -97,6 +100,7 @@ class EngineGuest : public LoopingGuest {
 class ExactSourceRig : public EngineGuest {
  public:
   CountSource& source() { return *source_; }
+  ExactSource& exact() { return *source_; }
   static constexpr std::uint64_t slack = 0, latest = 0;
   static constexpr std::string_view vital = "set_regs";
 

@@ -65,13 +65,13 @@ TEST(BoundedWriter, NobodyWhoReadsHoldsNobodyUp) {
   for (const int flags : {0, O_NONBLOCK}) {
     Pipe pipe{flags};
     BoundedWriter writer{std::move(pipe.writing)};
-    const std::string text = lines(3 * BoundedWriter::most_waiting);
+    const std::string text = lines(3 * BoundedWriter::max_waiting);
     writer.put(text);
     writer.put("more\n");
     const auto totals = writer.finish();
     EXPECT_EQ(totals.written + totals.dropped, text.size() + 5) << "each byte is one or the other";
     EXPECT_GE(totals.written, 4096U) << "what the pipe took";
-    EXPECT_LT(totals.written, BoundedWriter::most_waiting) << "nobody read it";
+    EXPECT_LT(totals.written, BoundedWriter::max_waiting) << "nobody read it";
     EXPECT_EQ(totals.error, 0);
     EXPECT_EQ(pipe.read(totals.written), text.substr(0, totals.written)) << "from the start, without a gap";
   }
@@ -80,7 +80,7 @@ TEST(BoundedWriter, NobodyWhoReadsHoldsNobodyUp) {
 TEST(BoundedWriter, ASlowReaderGetsAllThatFits) {
   Pipe pipe;
   BoundedWriter writer{std::move(pipe.writing)};
-  const std::string text = lines(BoundedWriter::most_waiting);
+  const std::string text = lines(BoundedWriter::max_waiting);
   writer.put(text);
   std::string read;
   std::thread reader{[&] {
@@ -100,7 +100,7 @@ TEST(BoundedWriter, ASlowReaderGetsAllThatFits) {
 
 TEST(BoundedWriter, ARegularFileLosesNothing) {
   const std::string path = testing::TempDir() + "bounded_writer_" + std::to_string(::getpid());
-  const std::string text = lines(16 * BoundedWriter::most_waiting);
+  const std::string text = lines(16 * BoundedWriter::max_waiting);
   BoundedWriter writer{Fd{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)}};
   for (std::size_t at = 0; at < text.size(); at += 65536) writer.put(std::string_view{text}.substr(at, 65536));
   const auto totals = writer.finish();

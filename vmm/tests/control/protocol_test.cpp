@@ -13,7 +13,8 @@ namespace {
 class ProtocolTest : public testing::Test {
  protected:
   nlohmann::json ask(std::string_view line, Fd file = {}) {
-    const auto reply = answer_request(line, handlers, std::move(file));
+    std::string reply;
+    answer_request(line, handlers, std::move(file), [&](std::string answer) { reply = std::move(answer); });
     EXPECT_EQ(reply.find('\n'), std::string::npos) << "one line";
     return nlohmann::json::parse(reply);
   }
@@ -35,14 +36,14 @@ class ProtocolTest : public testing::Test {
   ControlHandlers handlers{.status = [] { return MachineStatus{.state = "running", .cpus = 2, .memory_bytes = 4096}; },
                            .counters = [] { return R"({"vcpus": []})"; },
                            .snapshot =
-                               [this](Fd file) {
+                               [this](const Fd& file, const SnapshotDone& done) {
                                  write_to(file, "copied");
-                                 return full ? Result<void>{host_error("no room")} : Result<void>{};
+                                 done(full ? Result<void>{host_error("no room")} : Result<void>{});
                                },
                            .suspend =
-                               [](Fd file) {
+                               [](const Fd& file, const SnapshotDone& done) {
                                  write_to(file, "suspended");
-                                 return Result<void>{};
+                                 done({});
                                },
                            .stop = [this] { ++stops; }};
 };

@@ -8,8 +8,9 @@
 
 #include "decode/instruction.hpp"
 #include "exec/engine.hpp"
+#include "exec/state/vector_state.hpp"
+#include "exec/tests/fixtures/assembled.hpp"
 #include "exec/tests/fixtures/flat_ram.hpp"
-#include "exec/vector_state.hpp"
 #include "memory/host_code.hpp"
 #include "sources/retired_instruction.hpp"
 #include "vpmu/bits.hpp"
@@ -42,6 +43,16 @@ class Decoders : public testing::Test {
     engine_.run(1);
     const vpmu::exec::Passed passed = engine_.passed();
     return passed.instructions == 1 ? std::optional{passed} : std::nullopt;
+  }
+
+  /// Elements of string instructions, and what makes several accesses by its kind.
+  void expect_same_accesses(const Instruction& i, const vpmu::exec::Passed& passed, std::string_view name) {
+    kvm_regs before{}, after{};
+    before.rcx = 3;
+    after.rcx = engine_.state().gpr[vpmu::exec::rcx];
+    const vpmu::Retirement retired = retired_instruction(i, before, {}, after, {}).what;
+    EXPECT_EQ(passed.more_loads, retired.more_loads) << name;
+    EXPECT_EQ(passed.more_stores, retired.more_stores) << name;
   }
 
   vpmu::exec::test::FlatRam ram_{4 * page_size};
@@ -89,8 +100,9 @@ TEST_F(Decoders, AgreeOnBranchesLoadsAndStores) {
     const std::string_view name = mnemonic_of(code, CodeMode::bits64);
     ++seen[name];
     EXPECT_EQ(passed->branches, i->branch != vpmu::BranchKind::none) << name;
-    EXPECT_EQ(passed->loads, i->load.has_value()) << name;
+    EXPECT_EQ(passed->loads, i->load || i->prefetched) << name;
     EXPECT_EQ(passed->stores, i->store.has_value()) << name;
+    if (!i->gather) expect_same_accesses(*i, *passed, name);
     if (HasFailure()) break;
   }
   EXPECT_GE(seen.size(), 300U) << "mnemonics that came up";
@@ -101,18 +113,32 @@ TEST_F(Decoders, AgreeOnBranchesLoadsAndStores) {
 
 // A gather loads from many places: a record that names one of them would be wrong.
 TEST(RetiredInstruction, AGatherLoadsAndHasNoAddress) {
-  const auto load_of = [](std::initializer_list<unsigned> bytes) {
+  const auto load_of = [](const std::vector<unsigned>& bytes) {
     std::vector<std::byte> code;
     for (const unsigned b : bytes) code.push_back(static_cast<std::byte>(b));
     kvm_regs regs{};
     regs.rbx = 0x2000;
     const auto i = decode_instruction(code, CodeMode::bits64);
-    const Retired retired = retired_instruction(i.value(), regs, kvm_sregs{}, regs, 1);
+    const Retired retired = retired_instruction(i.value(), regs, kvm_sregs{}, regs, {.cycles = 1});
     EXPECT_TRUE(retired.what.has_load);
     return retired.what.load.address.value();
   };
-  EXPECT_EQ(load_of({0x8B, 0x43, 0x08}), 0x2008U);
-  EXPECT_EQ(load_of({0xC4, 0xE2, 0x71, 0x90, 0x44, 0x93, 0x08}), 0U);  // vpgatherdd %xmm1, 8(%rbx,%xmm2,4), %xmm0
+  EXPECT_EQ(load_of(X86("mov 8(%rbx), %eax")), 0x2008U);
+  EXPECT_EQ(load_of(X86("vpgatherdd %xmm1, 8(%rbx,%xmm2,4), %xmm0")), 0U);
+}
+
+// A software prefetch retires as a load of its address.
+TEST(RetiredInstruction, APrefetchLoads) {
+  constexpr std::array code{std::byte{0x0F}, std::byte{0x18}, std::byte{0x4B}, std::byte{0x08}};  // prefetcht0 8(%rbx)
+  kvm_regs regs{};
+  regs.rbx = 0x2000;
+  const auto i = decode_instruction(code, CodeMode::bits64);
+  ASSERT_TRUE(i);
+  EXPECT_FALSE(i->read()) << "nothing has to be readable";
+  const Retired retired = retired_instruction(*i, regs, kvm_sregs{}, regs, {.cycles = 1});
+  EXPECT_TRUE(retired.what.has_load);
+  EXPECT_FALSE(retired.what.has_store);
+  EXPECT_EQ(retired.what.load.address.value(), 0x2008U);
 }
 
 TEST(MnemonicOf, NamesWhatTheBytesHold) {

@@ -3,69 +3,69 @@
 #include <vector>
 
 #include "decode/instruction.hpp"
+#include "exec/tests/fixtures/assembled.hpp"
 
 // Fields of an Instruction that the rows of the test Decoding do not cover.
 namespace vmm::test {
 namespace {
 
-std::optional<Instruction> decode(const std::vector<std::uint8_t>& code, CodeMode mode = CodeMode::bits64) {
+std::optional<Instruction> decoded_bytes(const std::vector<std::uint8_t>& code, CodeMode mode = CodeMode::bits64) {
   return decode_instruction(std::as_bytes(std::span{code}), mode);
 }
 
 TEST(DecodeInstruction, KnowsWhatEmptiesCaches) {
   const auto empties = [](const std::vector<std::uint8_t>& code) {
-    const auto i = decode(code);
+    const auto i = decoded_bytes(code);
     return i && i->is(SystemOp::wbinvd);
   };
-  EXPECT_TRUE(empties({0x0F, 0x09})) << "wbinvd";
-  EXPECT_TRUE(empties({0x0F, 0x08})) << "invd";
-  EXPECT_FALSE(empties({0x0F, 0x0B})) << "ud2";
+  EXPECT_TRUE(empties(X86("wbinvd"))) << "wbinvd";
+  EXPECT_TRUE(empties(X86("invd"))) << "invd";
+  EXPECT_FALSE(empties(X86("ud2"))) << "ud2";
   EXPECT_FALSE(empties({0x0F})) << "half of one";
   EXPECT_FALSE(empties({})) << "nothing";
 }
 
 TEST(DecodeInstruction, TellsWhatTheProcessorItselfDoes) {
-  EXPECT_TRUE(decode({0x0F, 0x30}).value().is(SystemOp::wrmsr));
-  EXPECT_TRUE(decode({0x0F, 0x30}).value().privileged);
-  EXPECT_FALSE(decode({0x0F, 0x33}).value().privileged) << "rdpmc: CR4.PCE decides";
-  EXPECT_TRUE(decode({0x6E}).value().privileged) << "outsb";
-  EXPECT_EQ(decode({0xCD, 0x80}).value().system.value().immediate, 0x80) << "int $0x80";
-  EXPECT_EQ(decode({0x8E, 0xD0}).value().system.value().special, 2) << "mov %eax, %ss";
-  EXPECT_FALSE(decode({0x01, 0xD8}).value().system) << "add";
-  EXPECT_TRUE(decode({0x9C}).value().stores_flags) << "pushf";
-  EXPECT_FALSE(decode({0x9D}).value().stores_flags) << "popf";
-  EXPECT_EQ(decode({0xF3, 0xA6}).value().early_end, EarlyEnd::difference) << "repe cmpsb";
-  EXPECT_EQ(decode({0xF2, 0x48, 0xAF}).value().early_end, EarlyEnd::equality) << "repne scasq";
-  EXPECT_EQ(decode({0xA6}).value().early_end, EarlyEnd::nothing) << "cmpsb";
-  EXPECT_EQ(decode({0xF3, 0xA4}).value().early_end, EarlyEnd::nothing) << "rep movsb";
-  EXPECT_TRUE(decode({0x0F, 0x01, 0xC8}).value().never_there) << "monitor";
-  EXPECT_FALSE(decode({0x0F, 0xA2}).value().never_there) << "cpuid";
-  EXPECT_TRUE(decode({0xC4, 0xE2, 0x71, 0x90, 0x44, 0x93, 0x08}).value().gather) << "vpgatherdd";
-  EXPECT_FALSE(decode({0x8B, 0x03}).value().gather) << "mov";
-  EXPECT_EQ(decode({0x48, 0xCF}).value().mnemonic, "iretq");
+  EXPECT_TRUE(decoded_bytes(X86("wrmsr")).value().is(SystemOp::wrmsr));
+  EXPECT_TRUE(decoded_bytes(X86("wrmsr")).value().privileged);
+  EXPECT_FALSE(decoded_bytes(X86("rdpmc")).value().privileged) << "rdpmc: CR4.PCE decides";
+  EXPECT_FALSE(decoded_bytes(X86("outsb")).value().privileged) << "outsb: as OUT, by IOPL or the map of the TSS";
+  EXPECT_EQ(decoded_bytes(X86("int $0x80")).value().system.value().immediate, 0x80) << "int $0x80";
+  EXPECT_EQ(decoded_bytes(X86("mov %eax, %ss")).value().system.value().special, 2) << "mov %eax, %ss";
+  EXPECT_FALSE(decoded_bytes(X86("add %ebx, %eax")).value().system) << "add";
+  EXPECT_TRUE(decoded_bytes(X86("pushf")).value().stores_flags) << "pushf";
+  EXPECT_FALSE(decoded_bytes(X86("popf")).value().stores_flags) << "popf";
+  EXPECT_EQ(decoded_bytes(X86("repe cmpsb")).value().early_end, EarlyEnd::difference) << "repe cmpsb";
+  EXPECT_EQ(decoded_bytes(X86("repne scasq")).value().early_end, EarlyEnd::equality) << "repne scasq";
+  EXPECT_EQ(decoded_bytes(X86("cmpsb")).value().early_end, EarlyEnd::nothing) << "cmpsb";
+  EXPECT_EQ(decoded_bytes(X86("rep movsb")).value().early_end, EarlyEnd::nothing) << "rep movsb";
+  EXPECT_TRUE(decoded_bytes(X86("monitor")).value().never_there) << "monitor";
+  EXPECT_FALSE(decoded_bytes(X86("cpuid")).value().never_there) << "cpuid";
+  EXPECT_TRUE(decoded_bytes(X86("vpgatherdd %xmm1, 8(%rbx,%xmm2,4), %xmm0")).value().gather) << "vpgatherdd";
+  EXPECT_FALSE(decoded_bytes(X86("mov (%rbx), %eax")).value().gather) << "mov";
+  EXPECT_EQ(decoded_bytes(X86("iretq")).value().mnemonic, "iretq");
 }
 
 // SDM 3A table 6-1: faults caused by an instruction's computation, not by access to its operands.
 TEST(DecodeInstruction, TellsWhatItMayRaise) {
-  EXPECT_EQ(decode({0x01, 0xD8}).value().raises, Raises::nothing) << "add %ebx, %eax";
-  EXPECT_EQ(decode({0x8B, 0x03}).value().raises, Raises::nothing) << "mov (%rbx), %eax";
-  EXPECT_EQ(decode({0xF7, 0xF3}).value().raises, Raises::division) << "div %ebx";
-  EXPECT_EQ(decode({0x41, 0xF6, 0xF8}).value().raises, Raises::division) << "idiv %r8b";
-  EXPECT_EQ(decode({0xF7, 0xD8}).value().raises, Raises::others) << "neg %eax";
-  EXPECT_EQ(decode({0xD8, 0xC1}).value().raises, Raises::x87) << "fadd %st(1), %st";
-  EXPECT_EQ(decode({0x9B}).value().raises, Raises::x87) << "fwait";
-  EXPECT_EQ(decode({0x0F, 0x58, 0xC1}).value().raises, Raises::others) << "addps";
-  EXPECT_EQ(decode({0xC5, 0xF8, 0x58, 0xC1}).value().raises, Raises::others) << "vaddps";
-  EXPECT_EQ(decode({0xF0, 0x01, 0x03}).value().raises, Raises::others) << "lock add";
-  EXPECT_EQ(decode({0x8E, 0xD8}).value().raises, Raises::others) << "mov %eax, %ds";
-  EXPECT_EQ(decode({0x40}, CodeMode::bits32).value().raises, Raises::nothing) << "inc %eax";
+  EXPECT_EQ(decoded_bytes(X86("add %ebx, %eax")).value().raises, Raises::nothing) << "add %ebx, %eax";
+  EXPECT_EQ(decoded_bytes(X86("mov (%rbx), %eax")).value().raises, Raises::nothing) << "mov (%rbx), %eax";
+  EXPECT_EQ(decoded_bytes(X86("div %ebx")).value().raises, Raises::division) << "div %ebx";
+  EXPECT_EQ(decoded_bytes(X86("idiv %r8b")).value().raises, Raises::division) << "idiv %r8b";
+  EXPECT_EQ(decoded_bytes(X86("neg %eax")).value().raises, Raises::others) << "neg %eax";
+  EXPECT_EQ(decoded_bytes(X86("fadd %st(1), %st")).value().raises, Raises::x87) << "fadd %st(1), %st";
+  EXPECT_EQ(decoded_bytes(X86("fwait")).value().raises, Raises::x87) << "fwait";
+  EXPECT_EQ(decoded_bytes(X86("addps %xmm1, %xmm0")).value().raises, Raises::others) << "addps";
+  EXPECT_EQ(decoded_bytes(X86("vaddps %xmm1, %xmm0, %xmm0")).value().raises, Raises::others) << "vaddps";
+  EXPECT_EQ(decoded_bytes(X86("lock add %eax, (%rbx)")).value().raises, Raises::others) << "lock add";
+  EXPECT_EQ(decoded_bytes(X86("mov %eax, %ds")).value().raises, Raises::others) << "mov %eax, %ds";
+  EXPECT_EQ(decoded_bytes({0x40}, CodeMode::bits32).value().raises, Raises::nothing) << "inc %eax";
 }
 
 // SDM 2A CLFLUSH: subject to the checks of a byte load.
 TEST(DecodeInstruction, AFlushReadsWithoutALoad) {
-  for (const std::vector<std::uint8_t>& code :
-       {std::vector<std::uint8_t>{0x0F, 0xAE, 0x7B, 0x08}, std::vector<std::uint8_t>{0x66, 0x0F, 0xAE, 0x7B, 0x08}}) {
-    const auto i = decode(code);
+  for (const auto& code : {X86("clflush 8(%rbx)"), X86("clflushopt 8(%rbx)")}) {
+    const auto i = decoded_bytes(code);
     ASSERT_TRUE(i);
     EXPECT_FALSE(i->load);
     EXPECT_FALSE(i->store);
@@ -79,15 +79,17 @@ TEST(DecodeInstruction, AFlushReadsWithoutALoad) {
 
 TEST(DecodeInstruction, KnowsWhatDropsTranslations) {
   const auto drops = [](const std::vector<std::uint8_t>& code) {
-    const auto i = decode(code);
+    const auto i = decoded_bytes(code);
     return i && i->system && changes_translations(*i->system);
   };
-  EXPECT_TRUE(drops({0x0F, 0x22, 0xD8})) << "mov %rax, %cr3";
-  EXPECT_TRUE(drops({0x41, 0x0F, 0x22, 0xD8})) << "mov %r8, %cr3";
-  EXPECT_TRUE(drops({0x0F, 0x01, 0x38})) << "invlpg (%rax)";
-  EXPECT_FALSE(drops({0x0F, 0x01, 0xF8})) << "swapgs";
-  EXPECT_FALSE(drops({0x0F, 0x20, 0xD8})) << "mov %cr3, %rax";
-  EXPECT_FALSE(drops({0x0F, 0x01, 0x10})) << "lgdt (%rax)";
+  EXPECT_TRUE(drops(X86("mov %rax, %cr3"))) << "mov %rax, %cr3";
+  EXPECT_TRUE(drops(X86("mov %r8, %cr3"))) << "mov %r8, %cr3";
+  EXPECT_TRUE(drops(X86("invlpg (%rax)"))) << "invlpg (%rax)";
+  EXPECT_TRUE(drops(X86("mov %rax, %cr4"))) << "mov %rax, %cr4";
+  EXPECT_FALSE(drops(X86("mov %rax, %cr0"))) << "mov %rax, %cr0";
+  EXPECT_FALSE(drops(X86("swapgs"))) << "swapgs";
+  EXPECT_FALSE(drops(X86("mov %cr3, %rax"))) << "mov %cr3, %rax";
+  EXPECT_FALSE(drops(X86("lgdt (%rax)"))) << "lgdt (%rax)";
   EXPECT_FALSE(drops({})) << "nothing";
 }
 

@@ -1,4 +1,5 @@
 #include "devices/chipset.hpp"
+#include "devices/test_device.hpp"
 
 #include <gtest/gtest.h>
 
@@ -53,11 +54,65 @@ TEST(KeyboardController, CommandFeResetsAndAProbeSeesNoController) {
   EXPECT_EQ(machine.requests, Requests{StopReason::reset});
 }
 
-// Bits 6 and 7 report an NMI of the board. If they were set, Linux would take each unknown NMI for a PCI error.
-TEST(KeyboardController, NoNmiOfTheBoardWaits) {
-  test::FakeMachine machine;
-  KeyboardController keyboard{machine};
-  EXPECT_EQ(test::in<std::uint8_t>(keyboard, 0x61) & 0xC0, 0);
+// Bits 6 and 7 report an NMI of the board. If they were set, Linux would take each unknown NMI for a PCI error. Bits 3
+// to 0 are software's; bit 5 is the output of the timer's channel 2.
+TEST(SystemControlPort, NoNmiOfTheBoardWaitsAndSoftwaresGatesStay) {
+  SystemControlPort port;
+  EXPECT_EQ(test::in<std::uint8_t>(port, 0x61), 0x20);
+  test::out<std::uint8_t>(port, 0x61, 0xFD);
+  EXPECT_EQ(test::in<std::uint8_t>(port, 0x61), 0x2D);
+  SystemControlPort other;
+  test::copy_state(port, other);
+  EXPECT_EQ(test::in<std::uint8_t>(other, 0x61), 0x2D);
+}
+
+TEST(TestDevice, KeepsFourBytesAndDrivesLines) {
+  std::vector<std::pair<std::uint32_t, LineLevel>> seen;
+  TestDevice device{[&](std::uint32_t line, LineLevel level) { seen.emplace_back(line, level); }};
+  test::out<std::uint32_t>(device, 0xE0, 0x44332211);
+  test::out<std::uint8_t>(device, 0xE3, 0x55);
+  test::out<std::uint32_t>(device, 0xE4, 0x1234);
+  EXPECT_EQ(test::in<std::uint32_t>(device, 0xE0), 0x55332211U);
+  EXPECT_EQ(test::in<std::uint8_t>(device, 0xE1), 0x22);
+  EXPECT_EQ(test::in<std::uint32_t>(device, 0xE2), 0xFFFF5533U) << "nothing beyond the four";
+  test::out<std::uint32_t>(device, 0xE2, 0x99887766);
+  TestDevice other{{}};
+  test::copy_state(device, other);
+  EXPECT_EQ(test::in<std::uint32_t>(other, 0xE0), 0x77662211U);
+  test::out<std::uint8_t>(device, 0x200E, 1);
+  test::out<std::uint8_t>(device, 0x2017, 0);
+  EXPECT_EQ(seen, (std::vector<std::pair<std::uint32_t, LineLevel>>{{14, LineLevel::high}, {23, LineLevel::low}}));
+}
+
+TEST(TestDevice, HasMemoryAndLeavesOtherAddressesAlone) {
+  struct Others final : MmioDevices {
+    void mmio_read(vpmu::GuestPhysical, std::span<std::byte>) override { ++calls; }
+    void mmio_write(vpmu::GuestPhysical, std::span<const std::byte>) override { ++calls; }
+    unsigned calls{};
+  } others;
+  TestMemory memory{others};
+  const auto read = [](TestMemory& from, std::uint64_t at) {
+    std::uint32_t value = 0xFFFF'FFFF;
+    from.mmio_read(vpmu::GuestPhysical{at}, std::as_writable_bytes(std::span{&value, 1}));
+    return value;
+  };
+  const auto write = [&](std::uint64_t at, std::uint32_t value) {
+    memory.mmio_write(vpmu::GuestPhysical{at}, std::as_bytes(std::span{&value, 1}));
+  };
+  EXPECT_TRUE(memory.kept().empty());
+  write(0xFF00'1002, 0x4433'2211);
+  EXPECT_EQ(read(memory, 0xFF00'1003), 0x0044'3322U);
+  write(0xFF00'FFFE, 0x8877'6655);
+  EXPECT_EQ(read(memory, 0xFF00'FFFE), 0xFFFF'6655U) << "nothing beyond its end";
+  EXPECT_EQ(others.calls, 0U);
+  write(0xFF01'0000, 1);
+  EXPECT_EQ(read(memory, 0xFEFF'FFFC), 0xFFFF'FFFFU);
+  EXPECT_EQ(others.calls, 2U);
+  TestMemory other{others};
+  EXPECT_TRUE(other.set_kept(memory.kept()));
+  EXPECT_EQ(read(other, 0xFF00'1002), 0x4433'2211U);
+  EXPECT_FALSE(other.set_kept(std::vector<std::byte>(5)));
+  EXPECT_TRUE(other.set_kept({}));
 }
 
 TEST(PanicPort, AReportedPanicStopsTheMachine) {

@@ -1,4 +1,6 @@
 #pragma once
+#include <gtest/gtest.h>
+
 #include <optional>
 #include <vector>
 
@@ -33,6 +35,17 @@ Width in(PortDevice& device, std::uint16_t port) {
 template <class Width>
 void out(PortDevice& device, std::uint16_t port, Width value) {
   device.port_write(port, std::as_bytes(std::span{&value, 1}));
+}
+
+/// Gives `to` the saved state of `from`.
+inline void copy_state(PortDevice& from, PortDevice& to) {
+  ByteWriter out;
+  from.save(out);
+  const Bytes image = out.take();
+  ASSERT_FALSE(image.empty()) << "it has a state";
+  ByteReader in{image};
+  to.restore(in);
+  EXPECT_TRUE(in.done()) << "all of it is read";
 }
 
 }  // namespace vmm::test

@@ -110,8 +110,8 @@ TEST_F(SerialTest, ScratchKeepsItsValue) {
 }
 
 TEST_F(SerialTest, InputWithoutEndIsBounded) {
-  const std::vector<std::byte> flood(Serial16550::most_waiting + 100);
-  EXPECT_EQ(serial.receive(flood), Serial16550::most_waiting);
+  const std::vector<std::byte> flood(Serial16550::max_waiting + 100);
+  EXPECT_EQ(serial.receive(flood), Serial16550::max_waiting);
   EXPECT_EQ(serial.receive(flood), 0U);
   (void)read(0);
   EXPECT_EQ(serial.receive(flood), 1U);

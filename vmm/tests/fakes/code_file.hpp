@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "exec/tests/fixtures/assembled.hpp"
+
 namespace vmm::test {
 
 /// A kernel's file with the given machine code. The destructor removes the file.
@@ -62,11 +64,12 @@ class CodeFile {
   std::string path_{std::filesystem::temp_directory_path() / ("code_file_" + std::to_string(::getpid()) + ".elf")};
 };
 
-/// Makes PMC0 overflow after 100 instructions, with INT, and loops for ever: mov $index, %ecx; mov $value, %eax; mov
-/// $0, %edx; wrmsr, for PMC0, PERFEVTSEL0 (all instructions) and PERF_GLOBAL_CTRL; jmp .
-inline const std::vector<std::uint8_t> pmi_that_waits{
-    0xB9, 0xC1, 0, 0,    0,    0xB8, 0x9C, 0xFF, 0xFF, 0xFF, 0xBA, 0, 0, 0,    0,    0x0F, 0x30, 0xB9,
-    0x86, 0x01, 0, 0,    0xB8, 0xC0, 0,    0x53, 0,    0xBA, 0,    0, 0, 0,    0x0F, 0x30, 0xB9, 0x8F,
-    0x03, 0,    0, 0xB8, 1,    0,    0,    0,    0xBA, 0,    0,    0, 0, 0x0F, 0x30, 0xEB, 0xFE};
+/// Makes PMC0 overflow after 100 instructions, with INT, and loops for ever: writes PMC0, PERFEVTSEL0 (all
+/// instructions) and PERF_GLOBAL_CTRL.
+inline const std::vector<std::uint8_t> pmi_that_waits =
+    X86("mov $0xC1, %ecx; mov $-100, %eax; mov $0, %edx; wrmsr; "
+        "mov $0x186, %ecx; mov $0x5300C0, %eax; mov $0, %edx; wrmsr; "
+        "mov $0x38F, %ecx; mov $1, %eax; mov $0, %edx; wrmsr; "
+        "1: jmp 1b");
 
 }  // namespace vmm::test

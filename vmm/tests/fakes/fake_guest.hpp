@@ -4,9 +4,10 @@
 #include <span>
 #include <vector>
 
-#include "fakes/fake_port.hpp"
+#include "fakes/fake_backend.hpp"
 #include "fakes/fake_ram.hpp"
 #include "memory/linear.hpp"
+#include "support/x86.hpp"
 #include "vcpu/breakpoints.hpp"
 #include "vcpu/guest_view.hpp"
 #include "vpmu/bits.hpp"
@@ -22,29 +23,29 @@ struct PageUse {
 /// A 64-bit guest: RAM, four-level page tables that the test fills page by page, and a vCPU at ring 0.
 class FakeGuest {
  public:
-  static constexpr std::uint64_t cr0_paging = vpmu::bit(31) | vpmu::bit(16) | vpmu::bit(0);
-  static constexpr std::uint64_t efer_long = vpmu::bit(8) | vpmu::bit(10) | vpmu::bit(11);
+  static constexpr std::uint64_t cr0_paging = x86::cr0::PG::mask | x86::cr0::WP::mask | x86::cr0::PE::mask;
+  static constexpr std::uint64_t efer_long = x86::efer::LME::mask | x86::efer::LMA::mask | x86::efer::NXE::mask;
 
   FakeRam ram{4 << 20};
-  FakePort port;
+  FakeBackend backend;
   LinearMemory memory{ram};
-  GuestView view{port, memory};
-  Breakpoints breakpoints{port};
+  GuestView view{backend, memory};
+  Breakpoints breakpoints{backend};
 
   FakeGuest() {
-    port.special.cr0 = cr0_paging;
-    port.special.cr3 = new_frame();
-    port.special.cr4 = vpmu::bit(5);
-    port.special.efer = efer_long;
-    port.registers.rflags = 2;
+    backend.special.cr0 = cr0_paging;
+    backend.special.cr3 = new_frame();
+    backend.special.cr4 = vpmu::bit(5);
+    backend.special.efer = efer_long;
+    backend.registers.rflags = 2;
     enter_ring(0);
   }
 
   void enter_ring(std::uint8_t cpl) {
-    port.special.cs = {.limit = 0xFFFF'FFFF, .type = 0xB, .present = 1, .dpl = cpl, .s = 1, .l = 1, .g = 1};
-    port.special.ss = {.limit = 0xFFFF'FFFF, .type = 0x3, .present = 1, .dpl = cpl, .db = 1, .s = 1, .g = 1};
-    port.special.cs.selector = cpl == 0 ? 0x10 : 0x33;
-    port.special.ss.selector = cpl == 0 ? 0x18 : 0x2B;
+    backend.special.cs = {.limit = 0xFFFF'FFFF, .type = 0xB, .present = 1, .dpl = cpl, .s = 1, .l = 1, .g = 1};
+    backend.special.ss = {.limit = 0xFFFF'FFFF, .type = 0x3, .present = 1, .dpl = cpl, .db = 1, .s = 1, .g = 1};
+    backend.special.cs.selector = cpl == 0 ? 0x10 : 0x33;
+    backend.special.ss.selector = cpl == 0 ? 0x18 : 0x2B;
   }
 
   /// Maps the pages of `bytes` bytes at `at` to fresh frames.
@@ -63,7 +64,7 @@ class FakeGuest {
 
   /// Stores bytes at a mapped address, whatever its protection, and leaves accessed and dirty bits alone.
   void store(std::uint64_t at, std::span<const std::byte> bytes) const {
-    ASSERT_TRUE(memory.patch(paging_state(port.special, port.registers), vpmu::GuestLinear{at}, bytes))
+    ASSERT_TRUE(memory.patch(paging_state(backend.special, backend.registers, {}), vpmu::GuestLinear{at}, bytes))
         << std::hex << at;
   }
   void store_word(std::uint64_t at, std::uint64_t word) const { store(at, std::as_bytes(std::span{&word, 1})); }
@@ -90,7 +91,7 @@ class FakeGuest {
   /// Where the leaf entry of `at` lies; makes the tables above it.
   std::uint64_t leaf(std::uint64_t at) {
     constexpr std::uint64_t everything = 7;
-    std::uint64_t table = port.special.cr3;
+    std::uint64_t table = backend.special.cr3;
     for (unsigned shift = 39; shift > 12; shift -= 9) {
       const std::uint64_t where = table + ((at >> shift) & 0x1FF) * 8;
       if (get_entry(where) == 0) set_entry(where, new_frame() | everything);

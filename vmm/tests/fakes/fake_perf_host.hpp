@@ -23,14 +23,14 @@ class FakePerf {
   }
 
   HostCpu host_cpu{.vendor = HostVendor::intel, .generation = vpmu::Generation::skylake};
-  std::uint64_t skid{};                   ///< By how many events a kick comes after its overflow,
-  std::uint64_t skid_of_cycles{};         ///< and by how many more for core cycles.
-  std::uint64_t least_period{1};          ///< The driver refuses shorter ones.
-  std::uint64_t refused_periods{};        ///< How often it has refused one.
-  bool throttles{};                       ///< An event that has kicked stops counting until its period is set.
-  std::uint64_t cpus{~0ULL};              ///< The CPUs whose PMU has the events,
-  unsigned on_cpu{};                      ///< and the one that the thread is on.
-  std::size_t most_open{~std::size_t{}};  ///< Opening more events fails with EMFILE.
+  std::uint64_t skid{};                  ///< By how many events a kick comes after its overflow.
+  std::uint64_t skid_of_cycles{};        ///< By how many more a kick of core cycles comes.
+  std::uint64_t min_period{1};           ///< The driver refuses shorter ones.
+  std::uint64_t refused_periods{};       ///< How often it has refused one.
+  bool throttles{};                      ///< An event that has kicked stops counting until its period is set.
+  std::uint64_t cpus{~0ULL};             ///< The CPUs whose PMU has the events.
+  unsigned on_cpu{};                     ///< The CPU that the thread is on.
+  std::size_t max_open{~std::size_t{}};  ///< Opening more events fails with EMFILE.
   int enable_error{}, period_error{}, read_error{};  ///< For every event.
   bool counts_host{};                                ///< exclude_host is ignored.
   std::uint64_t loses_each{};                        ///< Every n-th event on the host is not counted; 0 = all are.
@@ -91,8 +91,8 @@ class FakePerf {
       return state_->reading;
     }
     Result<void> set_period(std::uint64_t events) override {
-      if (events < perf_->least_period) ++perf_->refused_periods;
-      VMM_TRY(fails("period", events < perf_->least_period ? EINVAL : perf_->period_error));
+      if (events < perf_->min_period) ++perf_->refused_periods;
+      VMM_TRY(fails("period", events < perf_->min_period ? EINVAL : perf_->period_error));
       ++perf_->periods_set;
       state_->throttled = false;
       state_->period = events;
@@ -125,14 +125,14 @@ class FakePerf {
     Result<std::unique_ptr<PerfEvent>> open(const PerfEventSpec& spec) override {
       const auto found = perf_->open_errors.find(spec.event);
       int failure = found != perf_->open_errors.end() ? found->second : perf_->open_error;
-      if (perf_->events_.size() >= perf_->most_open) failure = EMFILE;
+      if (perf_->events_.size() >= perf_->max_open) failure = EMFILE;
       if (failure != 0) return Failure{perf_open_error(failure, spec)};
       perf_->opened.push_back(spec);
       perf_->events_.push_back({.spec = spec});
       return std::make_unique<Event>(*perf_, std::prev(perf_->events_.end()));
     }
     void run_loop(std::uint64_t iterations) override { loop(iterations); }
-    bool run_loop_until_kicked(std::uint64_t most) override { return loop(most); }
+    bool run_loop_until_kicked(std::uint64_t max) override { return loop(max); }
 
    private:
     bool loop(std::uint64_t iterations) {
@@ -182,8 +182,8 @@ class FakePerf {
   }
 
   void on_entered() {
-    if (guest_->port.entered) ++*guest_->port.entered;
-    const bool user = cpl_of(guest_->port.special) != 0;
+    if (guest_->backend.entered) ++*guest_->backend.entered;
+    const bool user = cpl_of(guest_->backend.special) != 0;
     for (State& s : events_)
       if (counts_entries && s.enabled && s.spec.guest_only && (user ? s.spec.usr : s.spec.os) && is_branches(s) &&
           count(s, 1))
@@ -193,7 +193,7 @@ class FakePerf {
   void on_retired(std::uint64_t at) {
     if (enters_each != 0 && ++retired_ % enters_each == 0) on_entered();
     if (emulated_at == at) return;
-    const bool user = cpl_of(guest_->port.special) != 0;
+    const bool user = cpl_of(guest_->backend.special) != 0;
     for (State& s : events_)
       if (s.enabled && s.spec.guest_only && (user ? s.spec.usr : s.spec.os) && count(s, events_of(s, is_branch(at))))
         cpu_->kick();

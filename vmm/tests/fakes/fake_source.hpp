@@ -23,8 +23,8 @@ class FakeSource final : public CountSource {
     return {};
   }
 
-  Result<RunEnd> run(VcpuPort& port, std::optional<nanoseconds> at_most) override {
-    const std::uint64_t cpl = cpl_of(guest_->port.special);
+  Result<RunEnd> run(VcpuBackend& backend, std::optional<nanoseconds> at_most) override {
+    const std::uint64_t cpl = cpl_of(guest_->backend.special);
     std::optional<std::uint64_t> instructions;
     for (const vpmu::PlanEntry& e : plan_.active())
       if (e.wants_overflow && (cpl == 0 ? e.os : e.usr))
@@ -36,30 +36,30 @@ class FakeSource final : public CountSource {
       due = due ? std::min(*due, needed) : needed;
     }
     if (due) time_->due = time_->now + *due;
-    VMM_ASSIGN(const Exit exit, port.run());
+    VMM_ASSIGN(const Exit exit, backend.run());
     return RunEnd{.exit = exit};
   }
 
-  Result<vpmu::CountDeltas> sync(VcpuPort&) override {
+  Result<vpmu::CountDeltas> sync(VcpuBackend&) override {
     vpmu::CountDeltas deltas;
     const std::uint64_t n = cpu_->retired - std::exchange(taken_, cpu_->retired);
     for (vpmu::PlanEntry& e : std::span{plan_.entries}.first(plan_.size)) {
-      if (!(cpl_of(guest_->port.special) == 0 ? e.os : e.usr)) continue;
+      if (!(cpl_of(guest_->backend.special) == 0 ? e.os : e.usr)) continue;
       deltas[e.counter] = n;
       e.distance -= std::min(n, e.distance - 1);
     }
     return deltas;
   }
 
-  Result<RunEnd> walk(VcpuPort& port) override {
-    const std::uint64_t at = guest_->port.registers.rip;
+  Result<RunEnd> walk(VcpuBackend& backend) override {
+    const std::uint64_t at = guest_->backend.registers.rip;
     time_->due = time_->now + nanoseconds{1};
-    VMM_ASSIGN(const Exit exit, port.run());
+    VMM_ASSIGN(const Exit exit, backend.run());
     taken_ = cpu_->retired;
     if (!std::holds_alternative<Interrupted>(exit)) return RunEnd{.exit = exit};
     Retired retired{};
     retired.what.ip = vpmu::GuestLinear{at};
-    retired.what.next_ip = vpmu::GuestLinear{guest_->port.registers.rip};
+    retired.what.next_ip = vpmu::GuestLinear{guest_->backend.registers.rip};
     retired.what.has_load = at == load_at;
     return RunEnd{.retired = retired};
   }

@@ -13,7 +13,7 @@ class FakeTimer final : public CpuTimer {
   explicit FakeTimer(ScriptedTime& time) : time_{&time} {}
   Result<void> arm(nanoseconds after) override {
     time_->armed.push_back(after);
-    time_->due = time_->now + std::max(after, shortest());
+    time_->due = time_->now + std::max(after, min());
     return {};
   }
   Result<void> arm_wall(nanoseconds after) override { return arm(after); }

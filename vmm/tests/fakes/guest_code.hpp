@@ -1,7 +1,8 @@
 #pragma once
 #include <cstdint>
-#include <initializer_list>
 #include <vector>
+
+#include "exec/tests/fixtures/assembled.hpp"
 
 namespace vmm::test {
 
@@ -14,7 +15,7 @@ class GuestCode {
   static constexpr std::uint8_t rax = 0, rcx = 1, rdx = 2, rbx = 3, rsi = 6, rdi = 7;
 
   [[nodiscard]] std::size_t size() const { return bytes_.size(); }
-  void add(std::initializer_list<std::uint8_t> bytes) { bytes_.insert(bytes_.end(), bytes); }
+  void add(const std::vector<std::uint8_t>& bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
   void add_word(std::uint64_t word, unsigned bytes) {
     for (unsigned n = 0; n < bytes; ++n) bytes_.push_back(static_cast<std::uint8_t>(word >> (8 * n)));
   }
@@ -26,7 +27,7 @@ class GuestCode {
     move(rcx, index);
     move(rax, value & 0xFFFF'FFFF);
     move(rdx, value >> 32);
-    add({0x0F, 0x30});
+    add(X86("wrmsr"));
   }
 
  private:

@@ -20,8 +20,8 @@ inline long raw_syscall(long number, const std::array<long, 6>& a) {
                : "+a"(result)
                : "D"(a[0]), "S"(a[1]), "d"(a[2]), "r"(r10), "r"(r8), "r"(r9)
                : "rcx", "r11", "memory");
-  constexpr long most_errno = 4095;
-  if (result >= 0 || result < -most_errno) return result;
+  constexpr long max_errno = 4095;
+  if (result >= 0 || result < -max_errno) return result;
   errno = static_cast<int>(-result);
   return -1;
 }

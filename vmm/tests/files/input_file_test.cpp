@@ -21,8 +21,8 @@ class InputFileTest : public testing::Test {
     std::ofstream{path, std::ios::binary} << contents;
     return path;
   }
-  static std::string refusal(const std::string& path, std::uint64_t most = 100) {
-    const auto read = read_whole_file(path, {.what = "the map", .advice = "give one with --map"}, most);
+  static std::string refusal(const std::string& path, std::uint64_t max = 100) {
+    const auto read = read_whole_file(path, {.what = "the map", .advice = "give one with --map"}, max);
     EXPECT_FALSE(read.has_value());
     return read ? "" : describe(read.error());
   }

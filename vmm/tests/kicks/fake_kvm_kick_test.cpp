@@ -21,7 +21,7 @@ class KickedGuest {
   explicit KickedGuest(std::string_view source) : guest{{.source = source}} {
     guest.place_loop();
     guest.cpu.on_retired = [this](std::uint64_t) { pass(1); };
-    guest.port.passing = [this, before = guest.port.passing](std::uint64_t instructions) {
+    guest.backend.passing = [this, before = guest.backend.passing](std::uint64_t instructions) {
       before(instructions);
       pass(instructions);
     };
@@ -31,7 +31,7 @@ class KickedGuest {
   std::uint64_t kick_after(std::uint64_t instructions) {
     kick_at_ = passed_ + instructions;
     kicked_at_ = 0;
-    while (kicked_at_ == 0 || guest.port.kicked != 0) guest.run();
+    while (kicked_at_ == 0 || guest.backend.kicked != 0) guest.run();
     return passed_ - kicked_at_;
   }
 
@@ -41,7 +41,7 @@ class KickedGuest {
   void pass(std::uint64_t instructions) {
     constexpr std::uint64_t far_too_long = 1'000'000;
     passed_ += instructions;
-    if (kicked_at_ != 0 && passed_ - kicked_at_ > far_too_long && guest.port.kicked != 0)
+    if (kicked_at_ != 0 && passed_ - kicked_at_ > far_too_long && guest.backend.kicked != 0)
       throw std::runtime_error{"the guest runs on behind a kick"};
     if (kicked_at_ != 0 || passed_ < kick_at_) return;
     kicked_at_ = passed_;
@@ -58,7 +58,7 @@ TEST(FakeKvmKicks, EndARunWhileAPmiWaitsForLvtpc) {
     SCOPED_TRACE(source);
     KickedGuest kicked{source};
     ProfiledGuest& guest = kicked.guest;
-    guest.port.set_apic_word(ProfiledGuest::lvtpc, ProfiledGuest::lvtpc_mask);
+    guest.backend.set_apic_word(ProfiledGuest::lvtpc, ProfiledGuest::lvtpc_mask);
     guest.will_write(IA32_A_PMC0, minus(100));
     guest.will_write(IA32_PERFEVTSEL0, instructions_with_interrupt);
     guest.will_write(IA32_PERF_GLOBAL_CTRL, 1);
@@ -76,7 +76,7 @@ TEST(FakeKvmKicks, EndARunWhileAPmiWaitsForLvtpc) {
 TEST(FakeKvmKicks, APmiThatWaitsCostsNoEntry) {
   KickedGuest kicked{"exact"};
   ProfiledGuest& guest = kicked.guest;
-  guest.port.set_apic_word(ProfiledGuest::lvtpc, ProfiledGuest::lvtpc_mask);
+  guest.backend.set_apic_word(ProfiledGuest::lvtpc, ProfiledGuest::lvtpc_mask);
   guest.will_write(IA32_A_PMC0, minus(100));
   guest.will_write(IA32_PERFEVTSEL0, instructions_with_interrupt);
   guest.will_write(IA32_PERF_GLOBAL_CTRL, 1);
@@ -92,8 +92,8 @@ T one_of(std::mt19937_64& random, const std::array<T, N>& all) {
 
 void set_up_at_random(ProfiledGuest& guest, std::mt19937_64& random) {
   constexpr std::array<std::uint32_t, 6> lvtpcs{0x1'0000, 0x400, 0x1'0400, 0xE0, 0x700, 0x200};
-  guest.port.set_apic_word(ProfiledGuest::lvtpc, one_of(random, lvtpcs));
-  if (random() % 2 != 0) guest.port.registers.rflags |= vpmu::bit(9);
+  guest.backend.set_apic_word(ProfiledGuest::lvtpc, one_of(random, lvtpcs));
+  if (random() % 2 != 0) guest.backend.registers.rflags |= vpmu::bit(9);
   constexpr std::array<std::uint64_t, 4> areas{ProfiledGuest::ds_area, ProfiledGuest::ds_area + 0xFF0, 0x1000,
                                                0x8000'0000'0000'0000};
   guest.set_ds(1 + random() % 4, random() % 5, minus(1 + random() % 300));
@@ -111,7 +111,7 @@ void set_up_at_random(ProfiledGuest& guest, std::mt19937_64& random) {
 }
 
 TEST(FakeKvmKicks, EndARunWhateverThePmuIsSetTo) {
-  std::uint64_t most = 0;
+  std::uint64_t max = 0;
   for (const std::string_view source : {"exact", "step", "clock"}) {
     for (std::uint64_t seed = 0; seed < 60; ++seed) {
       SCOPED_TRACE(testing::Message{} << source << " seed " << seed);
@@ -121,12 +121,12 @@ TEST(FakeKvmKicks, EndARunWhateverThePmuIsSetTo) {
       for (int n = 0; n < 3; ++n) {
         std::uint64_t behind = ~0ULL;
         ASSERT_NO_THROW(behind = kicked.kick_after(1 + random() % (source == "exact" ? 20'000 : 500)));
-        most = std::max(most, behind);
+        max = std::max(max, behind);
       }
     }
   }
-  EXPECT_LE(most, 1U) << "instructions behind a kick";
-  RecordProperty("most_instructions", static_cast<int>(most));
+  EXPECT_LE(max, 1U) << "instructions behind a kick";
+  RecordProperty("most_instructions", static_cast<int>(max));
 }
 
 }  // namespace

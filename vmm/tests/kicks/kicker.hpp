@@ -22,9 +22,9 @@ class Kicker {
  public:
   using nanoseconds = std::chrono::nanoseconds;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
-  static constexpr nanoseconds longest = std::chrono::milliseconds{500};
+  static constexpr nanoseconds max = std::chrono::milliseconds{500};
 #else
-  static constexpr nanoseconds longest = std::chrono::milliseconds{50};
+  static constexpr nanoseconds max = std::chrono::milliseconds{50};
 #endif
 
   Kicker() : kicked_{::pthread_self()} {

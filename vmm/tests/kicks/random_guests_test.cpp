@@ -12,7 +12,7 @@ using std::chrono::nanoseconds;
 
 struct Kicks {
   unsigned in_runs{}, guests{};
-  nanoseconds longest{};
+  nanoseconds max{};
 };
 
 /// False for an exit after which the guest cannot run on.
@@ -28,7 +28,7 @@ class RandomGuests : public testing::TestWithParam<std::tuple<std::string_view, 
     target_.reset();
     guest_ = std::make_unique<RandomSoftGuest>(kicks_.guests++, source,
                                                compiles ? vpmu::exec::Compiling{} : vpmu::exec::never_compiling);
-    target_.emplace(guest_->port().kick_target());
+    target_.emplace(guest_->backend().kick_target());
   }
   /// False if the guest had ended, so that the kick interrupted no run.
   bool wait_for_kick() {
@@ -37,7 +37,7 @@ class RandomGuests : public testing::TestWithParam<std::tuple<std::string_view, 
       const auto exit = guest_->run();
       if (goes_on(exit)) {
         if (!std::holds_alternative<Interrupted>(*exit) || !kicker_.has_kicked()) continue;
-        kicks_.longest = std::max(kicks_.longest, kicker_.took(begin));
+        kicks_.max = std::max(kicks_.max, kicker_.took(begin));
         ++kicks_.in_runs;
         return true;
       }
@@ -49,12 +49,12 @@ class RandomGuests : public testing::TestWithParam<std::tuple<std::string_view, 
   }
   /// After a kick the pending exit may be completed, but no more instructions may run.
   void expect_that_nothing_runs() {
-    *guest_->port().kick_target() = kick_mark;
-    const std::uint64_t before = *guest_->port().tsc();
+    *guest_->backend().kick_target() = kick_mark;
+    const std::uint64_t before = *guest_->backend().tsc();
     const auto exit = guest_->run();
     ASSERT_TRUE(exit && std::holds_alternative<Interrupted>(*exit));
-    EXPECT_LE(*guest_->port().tsc() - before, 2U);
-    EXPECT_EQ(*guest_->port().kick_target(), 0) << "it has been taken";
+    EXPECT_LE(*guest_->backend().tsc() - before, 2U);
+    EXPECT_EQ(*guest_->backend().kick_target(), 0) << "it has been taken";
   }
 
   Kicks kicks_;
@@ -72,12 +72,12 @@ TEST_P(RandomGuests, AKickEndsEachRun) {
       kicker_.kick_after(std::chrono::microseconds{random() % 1500});
       if (!wait_for_kick()) continue;
       ASSERT_NO_FATAL_FAILURE(expect_that_nothing_runs()) << "guest " << kicks_.guests - 1;
-      ASSERT_LT(kicks_.longest, Kicker::longest) << "guest " << kicks_.guests - 1;
+      ASSERT_LT(kicks_.max, Kicker::max) << "guest " << kicks_.guests - 1;
     }
   }
   EXPECT_GT(kicks_.in_runs, rounds * each / 4) << "or nothing has been tried";
   std::cout << kicks_.in_runs << " kicks of " << kicks_.guests << " guests, longest "
-            << std::chrono::duration<double, std::micro>(kicks_.longest).count() << " us of the vCPU's time\n";
+            << std::chrono::duration<double, std::micro>(kicks_.max).count() << " us of the vCPU's time\n";
 }
 
 INSTANTIATE_TEST_SUITE_P(Sources, RandomGuests,

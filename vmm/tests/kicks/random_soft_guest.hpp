@@ -4,10 +4,11 @@
 #include <random>
 #include <vector>
 
+#include "exec/tests/fixtures/assembled.hpp"
 #include "fakes/fake_guest.hpp"
 #include "fakes/guest_code.hpp"
 #include "pmu/pmu_vcpu.hpp"
-#include "soft/soft_port.hpp"
+#include "soft/soft_backend.hpp"
 
 namespace vmm::test {
 
@@ -91,11 +92,11 @@ class RandomProgram : public GuestCode {
     add_word(stack + 0x1800, 4);
     add({0x68});
     add_word(draw(2) != 0 ? 0x202 : 0x302, 4);
-    add({0x6A, 0x33, 0x50, 0x48, 0xCF});  // cs; rip; iretq
+    add(X86("push $0x33; push %rax; iretq"));  // CS, RIP
   }
   void loop() {
     move(rcx, 1ULL << draw(32));
-    add({0xD9, 0xE8, 0xD9, 0xF3, 0xDD, 0xD8});  // fld1; fpatan; fstp
+    add(X86("fld1; fpatan; fstp %st(0)"));
     add({0xE2, static_cast<std::uint8_t>(draw(2) != 0 ? 0xF8 : 0xFE)});
   }
   void add_piece() {
@@ -108,21 +109,21 @@ class RandomProgram : public GuestCode {
       case 5: return string_instruction();
       case 6: return loop();
       case 7: return return_to_ring_3();
-      case 8: return add({0xFB, 0xF4});  // sti; hlt
+      case 8: return add(X86("sti; hlt"));
       case 9: return add({static_cast<std::uint8_t>(0xFA + draw(2))});
       case 10: return add({0xCD, static_cast<std::uint8_t>(draw(256))});
-      case 11: return add({0x0F, 0x0B});
-      case 12: return add({0x31, 0xC9, 0xF7, 0xF1});  // div by zero
-      case 13: move(rax, place()); return add({0x48, 0x8B, 0x08, 0x48, 0x89, 0x48, 0x04});
+      case 11: return add(X86("ud2"));
+      case 12: return add(X86("xor %ecx, %ecx; div %ecx"));
+      case 13: move(rax, place()); return add(X86("mov (%rax), %rcx; mov %rcx, 4(%rax)"));
       case 14:
         move(rbx, code + draw(code_bytes));
-        return add({0x80, 0x03, 0x00});  // writes its own code, without changing it
+        return add(X86("addb $0, (%rbx)"));  // writes its own code, without changing it
       case 15:
         move(rax, (*random_)() & 0xFFFF'0FFF);
-        return add({0x0F, 0x23, static_cast<std::uint8_t>(0xF8 - 8 * draw(5))});    // debug registers
-      case 16: return add({0x9C, 0x81, 0x0C, 0x24, 0x00, 0x01, 0x00, 0x00, 0x9D});  // TF
-      case 17: return add({0x0F, 0x20, 0xD8, 0x0F, 0x22, 0xD8});                    // CR3
-      case 18: move(rcx, draw(5)); return add({0x0F, 0x33});
+        return add({0x0F, 0x23, static_cast<std::uint8_t>(0xF8 - 8 * draw(5))});  // debug registers
+      case 16: return add(X86("pushf; orl $0x100, (%rsp); popf"));                // TF
+      case 17: return add(X86("mov %cr3, %rax; mov %rax, %cr3"));
+      case 18: move(rcx, draw(5)); return add(X86("rdpmc"));
       case 19: return add({0xE6, static_cast<std::uint8_t>(draw(256))});
       case 20:
         for (std::uint64_t n = draw(12); n > 0; --n) add({static_cast<std::uint8_t>(draw(256))});
@@ -155,22 +156,22 @@ class RandomSoftGuest {
                                      at, std::min<std::size_t>(vpmu::page_size, program.size() - at))));
     set_tables();
     set_ds();
-    auto& start = guest_.port;
+    auto& start = guest_.backend;
     start.registers.rip = P::code;
     start.registers.rsp = P::stack + 0x1000;
     if (random_() % 2 != 0) start.registers.rflags |= vpmu::bit(9);
     start.special.cr4 |= vpmu::bit(9);  // SSE
     start.special.apic_base = random_() % 2 != 0 ? 0xFEE0'0900 : 0xFEE0'0D00;
-    port_.emplace(guest_.memory, CpuidTable{},
-                  SoftStart{.sregs = start.special, .regs = start.registers, .compiling = compiling});
-    const PmuVcpuConfig config{.source = source, .source_services = {.make_timer = port_->timers()}};
-    auto made = PmuVcpu::create(config, *port_, guest_.memory, log_);
+    backend_.emplace(guest_.memory, CpuidTable{},
+                     SoftStart{.sregs = start.special, .regs = start.registers, .compiling = compiling});
+    const PmuVcpuConfig config{.source = source, .source_services = {.make_timer = backend_->timers()}};
+    auto made = PmuVcpu::create(config, *backend_, guest_.memory, log_);
     EXPECT_TRUE(made);
     vcpu_ = std::move(*made);
   }
 
   [[nodiscard]] Result<Exit> run() { return vcpu_->run(); }
-  [[nodiscard]] SoftPort& port() { return *port_; }
+  [[nodiscard]] SoftBackend& backend() { return *backend_; }
 
  private:
   void set_tables() {
@@ -181,7 +182,7 @@ class RandomSoftGuest {
     guest_.store_word(P::gdt + 0x30, 0x00AF'FB00'0000'FFFF);
     guest_.store_word(P::tss + 4, P::stack + 0x2000);
     const std::uint64_t back = P::code + P::code_bytes - 16, back_without_code = back + 2, wait = back + 8;
-    guest_.store_code(back, {0x48, 0xCF, 0x48, 0x83, 0xC4, 0x08, 0x48, 0xCF, 0xFB, 0xF4, 0x48, 0xCF});
+    guest_.store_code(back, X86("iretq; add $8, %rsp; iretq; sti; hlt; iretq"));
     for (unsigned vector = 0; vector < 256; ++vector) {
       const bool has_code = vector == 8 || (vector >= 10 && vector <= 14) || vector == 17;
       const std::array<std::uint64_t, 8> handlers{back, back, back,    back,
@@ -192,7 +193,7 @@ class RandomSoftGuest {
       guest_.store_word(P::tables + 16 * vector,
                         (to & 0xFFFF) | 0x10ULL << 16 | type << 40 | (to >> 16 & 0xFFFF) << 48);
     }
-    auto& special = guest_.port.special;
+    auto& special = guest_.backend.special;
     special.gdt = {.base = P::gdt, .limit = 0x37};
     special.idt = {.base = P::tables,
                    .limit = static_cast<std::uint16_t>(random_() % 32 == 0 ? random_() % 4096 : 0xFFF)};
@@ -212,7 +213,7 @@ class RandomSoftGuest {
   std::mt19937_64 random_;
   FakeGuest guest_;
   Log log_{[](LogLevel, std::string_view) {}, LogLevel::error};
-  std::optional<SoftPort> port_;
+  std::optional<SoftBackend> backend_;
   std::unique_ptr<PmuVcpu> vcpu_;
 };
 

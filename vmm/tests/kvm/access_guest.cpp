@@ -3,6 +3,7 @@
 #include <array>
 #include <variant>
 
+#include "support/x86.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vmm::test {
@@ -19,8 +20,6 @@ constexpr std::uint64_t fault_handler = supervisor_code + 0x100;
 
 constexpr std::uint16_t reached_port = 0x10, fault_port = 0x11;
 constexpr std::uint64_t P = vpmu::bit(0), RW = vpmu::bit(1), US = vpmu::bit(2);
-constexpr std::uint64_t rflags_iopl3 = 0x3000, rflags_ac = vpmu::bit(18), rflags_fixed = 2;
-constexpr unsigned page_fault_vector = 14;
 
 std::uint64_t entry_of(PagingAccess access, PagingPrivilege privilege) {
   const std::uint64_t page = privilege == PagingPrivilege::user ? user_code : supervisor_code;
@@ -106,8 +105,8 @@ void AccessGuest::write_descriptors(bool is_long) {
   vm_.ram.poke(tss + 4, stack_top);                          // RSP0; ESP0 in 32-bit mode.
   if (!is_long) vm_.ram.poke(tss + 8, std::uint32_t{0x10});  // SS0.
   const std::uint64_t gate = (fault_handler & 0xffff) | (0x08ULL << 16) | (0x8e00ULL << 32);
-  vm_.ram.poke(idt + page_fault_vector * (is_long ? 16 : 8), gate);
-  if (is_long) vm_.ram.poke(idt + page_fault_vector * 16 + 8, std::uint64_t{0});
+  vm_.ram.poke(idt + x86::vector::PF * (is_long ? 16 : 8), gate);
+  if (is_long) vm_.ram.poke(idt + x86::vector::PF * 16 + 8, std::uint64_t{0});
 }
 
 Result<void> AccessGuest::load(const vpmu::PagingState& state, PagingAccess access, PagingPrivilege privilege) {
@@ -130,7 +129,7 @@ Result<void> AccessGuest::load(const vpmu::PagingState& state, PagingAccess acce
   regs.rsp = stack_top;
   regs.rbx = linear().value();
   regs.rax = vm_.ram.peek<std::uint8_t>(target);
-  regs.rflags = rflags_fixed | rflags_iopl3 | (state.alignment_check ? rflags_ac : 0);
+  regs.rflags = x86::rflags::fixed | x86::rflags::IOPL::mask | (state.alignment_check ? x86::rflags::AC::mask : 0);
   VMM_TRY(vm_.vcpu.set_regs(regs));
   return vm_.vcpu.flush();
 }

@@ -18,7 +18,6 @@ namespace {
 using vpmu::bit;
 
 using namespace paging_bits;
-constexpr std::uint64_t P = bit(0), RW = bit(1), US = bit(2), A = bit(5), D = bit(6), PS = bit(7), XD = bit(63);
 constexpr int cases = 600;
 
 struct AccessMode {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <thread>
 
+#include "exec/tests/fixtures/assembled.hpp"
 #include "kvm/kick.hpp"
 #include "kvm/kvm_vcpu.hpp"
 #include "vpmu/bits.hpp"
@@ -25,7 +26,7 @@ class KvmApicStore : public KvmVcpu {
     if (IsSkipped() || HasFatalFailure()) return;
     ASSERT_TRUE(prepare_apic_stores(*vm_));
     ASSERT_TRUE(install_kick_handler());
-    load({0xF3, 0x90, 0xEB, 0xFC});  // pause; jmp .-2
+    load(X86("1: pause; jmp 1b"));
     ASSERT_TRUE(vcpu_->flush());
     page_ = *vcpu_->lapic();
     put(spurious_vector, 0x1FF);
@@ -78,9 +79,9 @@ TEST_F(KvmApicStore, ChangesThatRegisterAndNothingElse) {
 // Another thread sends one interrupt of each vector while this one writes LVTPC over and over.
 TEST_F(KvmApicStore, LosesNoInterruptThatArrivesMeanwhile) {
   // On a busy host all interrupts may arrive before the first store: then more rounds follow.
-  constexpr unsigned rounds = 30, most_rounds = 3000;
+  constexpr unsigned rounds = 30, max_rounds = 3000;
   unsigned stores = 0;
-  for (unsigned round = 0; round < rounds || (stores <= rounds && round < most_rounds); ++round) {
+  for (unsigned round = 0; round < rounds || (stores <= rounds && round < max_rounds); ++round) {
     ASSERT_TRUE(vcpu_->set_lapic(page_));
     ASSERT_EQ(waiting(), 0U);
     std::atomic<bool> over = false;

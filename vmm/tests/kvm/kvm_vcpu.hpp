@@ -22,7 +22,7 @@ class KvmVcpu : public testing::Test {
     if (!system) {
       GTEST_SKIP() << describe(system.error());
     }
-    memory_ = *GuestMemory::create(GuestMemory::least);
+    memory_ = *GuestMemory::create(GuestMemory::min_bytes);
     vm_.emplace(*system->create_vm());
     ASSERT_TRUE(vm_->set_reserved_pages(layout::kvm_reserved));
     ASSERT_TRUE(vm_->create_irqchip());

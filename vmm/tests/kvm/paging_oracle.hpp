@@ -16,6 +16,8 @@ inline constexpr std::uint64_t PE = vpmu::bit(0), WP = vpmu::bit(16), PG = vpmu:
 inline constexpr std::uint64_t PSE = vpmu::bit(4), PAE = vpmu::bit(5), LA57 = vpmu::bit(12);
 inline constexpr std::uint64_t SMEP = vpmu::bit(20), SMAP = vpmu::bit(21);
 inline constexpr std::uint64_t LME = vpmu::bit(8), LMA = vpmu::bit(10), NXE = vpmu::bit(11);
+inline constexpr std::uint64_t P = vpmu::bit(0), RW = vpmu::bit(1), US = vpmu::bit(2), A = vpmu::bit(5),
+                               D = vpmu::bit(6), PS = vpmu::bit(7), XD = vpmu::bit(63);
 }  // namespace paging_bits
 
 /// Random page walks in a VM, the same on every run. `Mode` has the `cr4` and `efer` of a paging mode.

@@ -4,14 +4,11 @@
 
 #include <cerrno>
 
+#include "support/x86.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vmm::test {
 namespace {
-
-constexpr std::uint64_t cr0_pg = vpmu::bit(31);
-constexpr std::uint64_t efer_lme = vpmu::bit(8);
-constexpr std::uint64_t rflags_ac = vpmu::bit(18);
 
 /// KVM applies the page-table rules of the guest CPU's vendor: AMD reserves bits that Intel ignores.
 CpuidTable as_intel(const CpuidTable& host) {
@@ -103,7 +100,7 @@ Result<bool> PagingVm::walks_legacy_tables() {
 
 Result<void> PagingVm::load(const vpmu::PagingState& state, vpmu::PagingPrivilege privilege) {
   VMM_ASSIGN(kvm_sregs sregs, vcpu.sregs());
-  const bool is_long = (state.cr0 & cr0_pg) != 0 && (state.efer & efer_lme) != 0;
+  const bool is_long = x86::cr0::PG::test(state.cr0) && x86::efer::LME::test(state.efer);
   const std::uint8_t dpl = privilege == vpmu::PagingPrivilege::user ? 3 : 0;
   sregs.cs = flat_segment(dpl == 0 ? 0x08 : 0x18, 0xb, dpl, is_long);
   sregs.ss = sregs.ds = sregs.es = sregs.fs = sregs.gs = flat_segment(dpl == 0 ? 0x10 : 0x20, 0x3, dpl, false);
@@ -114,7 +111,7 @@ Result<void> PagingVm::load(const vpmu::PagingState& state, vpmu::PagingPrivileg
   sregs.efer = state.efer;
   VMM_TRY(vcpu.set_sregs(sregs));
   VMM_ASSIGN(kvm_regs regs, vcpu.regs());
-  regs.rflags = 2 | (state.alignment_check ? rflags_ac : 0);
+  regs.rflags = 2 | (state.alignment_check ? x86::rflags::AC::mask : 0);
   VMM_TRY(vcpu.set_regs(regs));
   return vcpu.flush();
 }

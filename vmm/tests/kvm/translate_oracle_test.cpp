@@ -19,7 +19,6 @@ using vpmu::Bits;
 using vpmu::page_size;
 
 using namespace paging_bits;
-constexpr std::uint64_t P = bit(0), PS = bit(7);
 constexpr std::uint64_t pages = 8;  ///< Pages that random entries point to.
 constexpr int scenes = 200;
 constexpr int addresses_per_scene = 8;

@@ -11,10 +11,12 @@
 #include <thread>
 #include <vector>
 
+#include "exec/tests/fixtures/assembled.hpp"
 #include "kvm/kick.hpp"
 #include "kvm/kvm_vcpu.hpp"
 #include "kvm/msr_filter.hpp"
-#include "vcpu/kvm_port.hpp"
+#include "support/x86.hpp"
+#include "vcpu/kvm_backend.hpp"
 #include "vcpu/vector_registers.hpp"
 
 namespace vmm {
@@ -24,7 +26,7 @@ using test::KvmVcpu, test::code_at;
 using vpmu::GuestPhysical;
 
 TEST_F(KvmVcpu, PortReadGetsTheAnswerThatWasPutIntoTheExit) {
-  load({0xE4, 0x77, 0xE6, 0x78});  // in $0x77, %al; out %al, $0x78
+  load(X86("in $0x77, %al; out %al, $0x78"));
   const auto in = run();
   const auto* read = std::get_if<PortRead>(&in);
   ASSERT_NE(read, nullptr);
@@ -39,8 +41,7 @@ TEST_F(KvmVcpu, PortReadGetsTheAnswerThatWasPutIntoTheExit) {
 }
 
 TEST_F(KvmVcpu, MmioOutsideRamComesToUs) {
-  // mov $0xD0000000, %ecx; mov $0x11223344, %eax; mov %eax, (%rcx); mov (%rcx), %edx; out %al, $0x80
-  load({0xB9, 0, 0, 0, 0xD0, 0xB8, 0x44, 0x33, 0x22, 0x11, 0x89, 0x01, 0x8B, 0x11, 0xE6, 0x80});
+  load(X86("mov $0xD0000000, %ecx; mov $0x11223344, %eax; mov %eax, (%rcx); mov (%rcx), %edx; out %al, $0x80"));
   const auto store = run();
   const auto* write = std::get_if<MmioWrite>(&store);
   ASSERT_NE(write, nullptr);
@@ -57,8 +58,7 @@ TEST_F(KvmVcpu, MmioOutsideRamComesToUs) {
 
 // A store that crosses two pages without memory makes two exits.
 TEST_F(KvmVcpu, AnAccessInPiecesGoesOnWithAnotherExit) {
-  // mov $0xD0000FFE, %ecx; mov $0x11223344, %eax; mov %eax, (%rcx); out %al, $0x80
-  load({0xB9, 0xFE, 0x0F, 0, 0xD0, 0xB8, 0x44, 0x33, 0x22, 0x11, 0x89, 0x01, 0xE6, 0x80});
+  load(X86("mov $0xD0000FFE, %ecx; mov $0x11223344, %eax; mov %eax, (%rcx); out %al, $0x80"));
   const auto is_piece = [](const Exit& exit, std::uint64_t at) {
     const auto* write = std::get_if<MmioWrite>(&exit);
     return write != nullptr && write->at == GuestPhysical{at} && write->data.size() == 2;
@@ -75,8 +75,8 @@ TEST_F(KvmVcpu, AnAccessInPiecesGoesOnWithAnotherExit) {
 
 // The same through the port: completing the first exit must not lose the second.
 TEST_F(KvmVcpu, APieceComesOutOfTheNextRun) {
-  load({0xB9, 0xFE, 0x0F, 0, 0xD0, 0xB8, 0x44, 0x33, 0x22, 0x11, 0x89, 0x01, 0xE6, 0x80});
-  auto port = KvmPort::create(*vm_, *vcpu_);
+  load(X86("mov $0xD0000FFE, %ecx; mov $0x11223344, %eax; mov %eax, (%rcx); out %al, $0x80"));
+  auto port = KvmBackend::create(*vm_, *vcpu_);
   ASSERT_TRUE(port);
   const auto first = port->run();
   ASSERT_TRUE(first && std::holds_alternative<MmioWrite>(*first));
@@ -96,7 +96,7 @@ TEST_F(KvmVcpu, FilteredMsrReadRetiresWhenTheExitIsCompleted) {
   const std::array ranges{MsrRange{.first = 0x38F, .count = 1}};
   const auto filter = MsrFilter::create(ranges);
   ASSERT_TRUE(vm_->set_msr_filter(filter->native()));
-  load({0xB9, 0x8F, 0x03, 0, 0, 0x0F, 0x32, 0xF4});  // mov $0x38F, %ecx; rdmsr; hlt
+  load(X86("mov $0x38F, %ecx; rdmsr; hlt"));
   const auto exit = run();
   const auto* read = std::get_if<MsrRead>(&exit);
   ASSERT_NE(read, nullptr);
@@ -114,8 +114,7 @@ TEST_F(KvmVcpu, FilteredMsrWriteCarriesItsValueAndMayFault) {
   const std::array ranges{MsrRange{.first = 0x38F, .count = 1}};
   const auto filter = MsrFilter::create(ranges);
   ASSERT_TRUE(vm_->set_msr_filter(filter->native()));
-  // mov $0x38F, %ecx; mov $5, %eax; xor %edx, %edx; wrmsr
-  load({0xB9, 0x8F, 0x03, 0, 0, 0xB8, 5, 0, 0, 0, 0x31, 0xD2, 0x0F, 0x30});
+  load(X86("mov $0x38F, %ecx; mov $5, %eax; xor %edx, %edx; wrmsr"));
   const auto exit = run();
   const auto* write = std::get_if<MsrWrite>(&exit);
   ASSERT_NE(write, nullptr);
@@ -125,7 +124,7 @@ TEST_F(KvmVcpu, FilteredMsrWriteCarriesItsValueAndMayFault) {
 }
 
 TEST_F(KvmVcpu, BreakpointStopsBeforeItsInstruction) {
-  load({0x90, 0x90, 0xB8, 7, 0, 0, 0, 0xF4});  // nop; nop; mov $7, %eax; hlt
+  load(X86("nop; nop; mov $7, %eax; hlt"));
   kvm_guest_debug debug{};
   debug.control = KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP;
   debug.arch.debugreg[0] = code_at.value() + 2;
@@ -139,7 +138,7 @@ TEST_F(KvmVcpu, BreakpointStopsBeforeItsInstruction) {
 }
 
 TEST_F(KvmVcpu, SingleStepAdvancesOneInstruction) {
-  load({0x90, 0xB8, 7, 0, 0, 0, 0xF4});
+  load(X86("nop; mov $7, %eax; hlt"));
   for (const std::uint64_t length : {1U, 6U}) {
     kvm_guest_debug debug{};
     debug.control = KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP;
@@ -150,7 +149,7 @@ TEST_F(KvmVcpu, SingleStepAdvancesOneInstruction) {
 }
 
 TEST_F(KvmVcpu, RegistersRoundTripThroughCopyAndKernel) {
-  load({0xE6, 0x80, 0xE6, 0x80});  // out; out
+  load(X86("out %al, $0x80; out %al, $0x80"));
   vcpu_->sync_after_run(KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS | KVM_SYNC_X86_EVENTS);
   (void)run();
   ASSERT_TRUE(vcpu_->complete_exit());
@@ -169,7 +168,7 @@ TEST_F(KvmVcpu, RegistersRoundTripThroughCopyAndKernel) {
 
 // There is no IDT: an interrupt would end in a triple fault.
 TEST_F(KvmVcpu, AnInterruptOfAnEarlierExitIsNotInjectedAgain) {
-  load({0xE4, 0x77, 0xE6, 0x78});  // in $0x77, %al; out %al, $0x78
+  load(X86("in $0x77, %al; out %al, $0x78"));
   vcpu_->sync_after_run(KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS | KVM_SYNC_X86_EVENTS);
   const auto in = run();
   ASSERT_TRUE(std::holds_alternative<PortRead>(in));
@@ -188,11 +187,9 @@ TEST_F(KvmVcpu, AnInterruptOfAnEarlierExitIsNotInjectedAgain) {
 }
 
 TEST_F(KvmVcpu, VectorRegistersGoToTheGuestAndComeBack) {
-  // movq %xmm3, %rax; paddq %xmm3, %xmm3; fld1; out %al, $0x80
-  load({0x66, 0x48, 0x0F, 0x7E, 0xD8, 0x66, 0x0F, 0xD4, 0xDB, 0xD9, 0xE8, 0xE6, 0x80});
-  constexpr std::uint64_t osfxsr = 1U << 9;
+  load(X86("movq %xmm3, %rax; paddq %xmm3, %xmm3; fld1; out %al, $0x80"));
   auto sregs = *vcpu_->sregs();
-  sregs.cr4 |= osfxsr;
+  sregs.cr4 |= x86::cr4::OSFXSR::mask;
   ASSERT_TRUE(vcpu_->set_sregs(sregs));
   auto area = *vcpu_->xsave();
   auto state = vector_state(area, *vcpu_->xcr0());
@@ -216,7 +213,7 @@ TEST_F(KvmVcpu, VectorRegistersGoToTheGuestAndComeBack) {
 }
 
 TEST_F(KvmVcpu, AKickEndsARunThatWouldNeverEnd) {
-  load({0xF3, 0x90, 0xEB, 0xFC});  // pause; jmp .-2
+  load(X86("1: pause; jmp 1b"));
   ASSERT_TRUE(install_kick_handler());
   const KickTarget target{vcpu_->immediate_exit_flag()};
   const auto runner = ::pthread_self();
@@ -231,7 +228,7 @@ TEST_F(KvmVcpu, AKickEndsARunThatWouldNeverEnd) {
 }
 
 TEST_F(KvmVcpu, AKickBeforeTheRunIsNotLost) {
-  load({0xF3, 0x90, 0xEB, 0xFC});
+  load(X86("1: pause; jmp 1b"));
   vcpu_->interrupt_run();
   const auto exit = vcpu_->run();
   ASSERT_TRUE(exit) << describe(exit.error());
@@ -239,7 +236,7 @@ TEST_F(KvmVcpu, AKickBeforeTheRunIsNotLost) {
 }
 
 TEST_F(KvmVcpu, AKickWhileAnExitIsCompletedIsNotLost) {
-  load({0xE6, 0x80, 0xEB, 0xFC});  // out %al, $0x80; jmp .-2
+  load(X86("1: out %al, $0x80; jmp 1b"));
   ASSERT_TRUE(install_kick_handler());
   const KickTarget target{vcpu_->immediate_exit_flag()};
   constexpr int kicks = 500;
@@ -268,7 +265,7 @@ TEST_F(KvmVcpu, AKickWhileAnExitIsCompletedIsNotLost) {
 }
 
 TEST_F(KvmVcpu, AMarkOfSomebodyElseStaysUntilHeTakesItAway) {
-  load({0xE6, 0x80, 0xEB, 0xFC});
+  load(X86("1: out %al, $0x80; jmp 1b"));
   ASSERT_TRUE(std::holds_alternative<PortWrite>(*vcpu_->run()));
   *vcpu_->immediate_exit_flag() = 1;
   ASSERT_TRUE(vcpu_->complete_exit());
@@ -294,7 +291,7 @@ TEST_F(KvmVcpu, LapicKeepsItsPerformanceCounterEntry) {
 
 // Setting events that were read earlier must not overwrite an NMI that arrived in between.
 TEST_F(KvmVcpu, NmiOfAnotherStaysPendingWhenOldEventsAreHandedOver) {
-  load({0xF3, 0x90, 0xEB, 0xFC});  // pause; jmp .-2
+  load(X86("1: pause; jmp 1b"));
   ASSERT_TRUE(vcpu_->flush());
   kvm_lapic_state lapic = *vcpu_->lapic();
   constexpr std::size_t spurious_vector = 0xF0;
@@ -317,7 +314,7 @@ TEST_F(KvmVcpu, NmiOfAnotherStaysPendingWhenOldEventsAreHandedOver) {
 }
 
 TEST_F(KvmVcpu, NmiShowsAsPending) {
-  load({0xF4});
+  load(X86("hlt"));
   ASSERT_TRUE(vcpu_->nmi());
   const auto events = vcpu_->events();
   ASSERT_TRUE(events);
@@ -325,7 +322,7 @@ TEST_F(KvmVcpu, NmiShowsAsPending) {
 }
 
 TEST_F(KvmVcpu, TranslationFollowsTheBootTables) {
-  load({0xF4});
+  load(X86("hlt"));
   const auto there = vcpu_->translate(vpmu::GuestLinear{0x200123});
   ASSERT_TRUE(there);
   EXPECT_TRUE(there->valid);
@@ -339,7 +336,7 @@ TEST_F(KvmVcpu, HaltTimeIsWhatTheGuestWasHalted) {
   }
   ASSERT_TRUE(install_kick_handler());
   const KickTarget target{vcpu_->immediate_exit_flag()};
-  load({0xB9, 0xFF, 0, 0, 0, 0xFF, 0xC9, 0x75, 0xFC, 0xF4, 0xF4});  // mov $255, %ecx; 1: dec %ecx; jnz 1b; hlt; hlt
+  load(X86("mov $255, %ecx; 1: dec %ecx; jnz 1b; hlt; hlt"));
   const auto before = time.read();
   constexpr auto nap = std::chrono::milliseconds{30};
   const auto self = ::pthread_self();

@@ -3,9 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "decode/instruction.hpp"
+#include "exec/tests/fixtures/assembled.hpp"
 #include "fakes/fake_cpu.hpp"
 
-namespace vmm::test {
+namespace vmm::test::of_lockstep_source {
 namespace {
 
 constexpr std::uint64_t code = 0x40'0000, data = 0x50'0000;
@@ -16,9 +17,9 @@ class Lockstep : public testing::Test {
  protected:
   Lockstep() {
     for (const std::uint64_t page : {code, data}) guest.map(page, vpmu::page_size);
-    guest.port.registers.rip = code;
-    guest.port.registers.rbx = data;
-    guest.port.registers.rax = 7;
+    guest.backend.registers.rip = code;
+    guest.backend.registers.rbx = data;
+    guest.backend.registers.rax = 7;
   }
   /// Places the instruction, and after it a jump back to it.
   void add(const std::vector<std::uint8_t>& bytes, FakeCpu::Effect effect) {
@@ -34,7 +35,7 @@ class Lockstep : public testing::Test {
   }
   Result<RunEnd> run() {
     EXPECT_TRUE(guest.breakpoints.apply());  // as the vCPU loop does
-    return source.run(guest.port, std::nullopt);
+    return source.run(guest.backend, std::nullopt);
   }
   std::uint64_t statistic(std::string_view wanted) {
     std::uint64_t found = 0;
@@ -52,15 +53,20 @@ class Lockstep : public testing::Test {
   FakeGuest guest;
   ScriptedTime time;
   FakeCpu cpu{guest, time};
-  LockstepSource source{std::make_unique<FakeTimer>(time), guest.breakpoints, guest.view, guest.memory, 1};
+  LockstepSource source{std::make_unique<FakeTimer>(time),
+                        guest.breakpoints,
+                        guest.view,
+                        guest.memory,
+                        vpmu::describe(vpmu::Generation::skylake),
+                        1};
 };
 
-const std::vector<std::uint8_t> Lockstep::cpuid{0x0F, 0xA2};
-const std::vector<std::uint8_t> inc_rax{0x48, 0xFF, 0xC0}, lea_rax{0x48, 0x8D, 0x40, 0x01}, set_carry{0xF9},
-    store_rax{0x48, 0x89, 0x03}, load_rax{0x48, 0x8B, 0x03};
+const std::vector<std::uint8_t> Lockstep::cpuid = X86("cpuid");
+const std::vector<std::uint8_t> inc_rax = X86("inc %rax"), lea_rax = X86("lea 1(%rax), %rax"), set_carry = X86("stc"),
+                                store_rax = X86("mov %rax, (%rbx)"), load_rax = X86("mov (%rbx), %rax");
 
 TEST_F(Lockstep, InstructionsDoneAlikeAreCounted) {
-  add(store_rax, [&](FakePort& p) {
+  add(store_rax, [&](FakeBackend& p) {
     std::uint64_t value = p.registers.rax;
     EXPECT_FALSE(guest.view.write_current(vpmu::GuestLinear{data}, std::as_bytes(std::span{&value, 1})));
     return std::nullopt;
@@ -72,7 +78,7 @@ TEST_F(Lockstep, InstructionsDoneAlikeAreCounted) {
 }
 
 TEST_F(Lockstep, ARegisterThatDiffersEndsTheRun) {
-  add(load_rax, [](FakePort& p) {
+  add(load_rax, [](FakeBackend& p) {
     p.registers.rax = 8;
     return std::nullopt;
   });
@@ -80,12 +86,12 @@ TEST_F(Lockstep, ARegisterThatDiffersEndsTheRun) {
 }
 
 TEST_F(Lockstep, AFlagThatDiffersEndsTheRun) {
-  add(set_carry, [](FakePort&) { return std::nullopt; });
+  add(set_carry, [](FakeBackend&) { return std::nullopt; });
   expect_difference("stc (f9): RFLAGS is 0x3 by the engine and 0x2 by KVM");
 }
 
 TEST_F(Lockstep, MemoryThatDiffersEndsTheRun) {
-  add(store_rax, [&](FakePort&) {
+  add(store_rax, [&](FakeBackend&) {
     std::uint64_t value = 9;
     EXPECT_FALSE(guest.view.write_current(vpmu::GuestLinear{data}, std::as_bytes(std::span{&value, 1})));
     return std::nullopt;
@@ -94,18 +100,18 @@ TEST_F(Lockstep, MemoryThatDiffersEndsTheRun) {
 }
 
 TEST_F(Lockstep, RipThatDiffersEndsTheRun) {
-  guest.port.registers.rflags |= vpmu::bit(6);   // ZF
-  cpu.add(code, {0x74, 0x10}, [](FakePort& p) {  // jz +16
+  guest.backend.registers.rflags |= vpmu::bit(6);  // ZF
+  cpu.add(code, X86("je .+18"), [](FakeBackend& p) {
     p.registers.rip = code + 2;
     return std::nullopt;
   });
-  cpu.add(code + 2, cpuid, [](FakePort&) -> std::optional<Exit> { return Shutdown{}; });
+  cpu.add(code + 2, cpuid, [](FakeBackend&) -> std::optional<Exit> { return Shutdown{}; });
   cpu.add_jump(code + 0x12, code);
   expect_difference("jz +0x12 (7410): RIP");
 }
 
 TEST_F(Lockstep, WhatTheEngineLeavesIsNotCompared) {
-  add({0x0F, 0xA2}, [](FakePort& p) {  // cpuid
+  add(X86("cpuid"), [](FakeBackend& p) {
     p.registers.rax = 0x55;
     return std::nullopt;
   });
@@ -116,7 +122,7 @@ TEST_F(Lockstep, WhatTheEngineLeavesIsNotCompared) {
 }
 
 FakeCpu::Effect increment(std::uint64_t by = 1) {
-  return [by](FakePort& p) {
+  return [by](FakeBackend& p) {
     p.registers.rax += by;
     return std::nullopt;
   };
@@ -128,8 +134,8 @@ TEST_F(Lockstep, ARunIsComparedAtItsEnd) {
   EXPECT_EQ(statistic("pmu.lockstep.compared"), 40U);
   EXPECT_EQ(statistic("pmu.lockstep.compared.lea"), 40U);
   EXPECT_EQ(statistic("pmu.lockstep.runs"), 1U);
-  EXPECT_EQ(guest.port.registers.rax, 47U);
-  EXPECT_EQ(guest.port.count("run"), 1U);
+  EXPECT_EQ(guest.backend.registers.rax, 47U);
+  EXPECT_EQ(guest.backend.count("run"), 1U);
 }
 
 TEST_F(Lockstep, TheInstructionInTheMiddleOfARunIsFound) {
@@ -139,7 +145,7 @@ TEST_F(Lockstep, TheInstructionInTheMiddleOfARunIsFound) {
 
 TEST_F(Lockstep, AStoreInTheMiddleOfARunIsFound) {
   const auto store = [&](unsigned n) -> FakeCpu::Effect {
-    return [this, n](FakePort& p) {
+    return [this, n](FakeBackend& p) {
       std::uint64_t value = p.registers.rax + (n == 22 ? 1 : 0);
       if (n == 23) value = 0;  // hides the wrong store at the end of the run: the engine stores 7
       EXPECT_FALSE(guest.view.write_current(vpmu::GuestLinear{data}, std::as_bytes(std::span{&value, 1})));
@@ -151,22 +157,22 @@ TEST_F(Lockstep, AStoreInTheMiddleOfARunIsFound) {
 }
 
 TEST_F(Lockstep, AVectorRegisterInARunIsCompared) {
-  add_many(3, {0x66, 0x0F, 0xEF, 0xC0}, [](unsigned) -> FakeCpu::Effect {  // pxor xmm0, xmm0
-    return [](FakePort& p) {
+  add_many(3, X86("pxor %xmm0, %xmm0"), [](unsigned) -> FakeCpu::Effect {
+    return [](FakeBackend& p) {
       p.vector_state.legacy[vpmu::exec::VectorState::xmm_at + 8] = std::byte{1};
       return std::nullopt;
     };
   });
-  guest.port.special.cr4 |= vpmu::bit(9);  // OSFXSR
-  guest.port.special.cr0 |= vpmu::bit(1);  // MP
+  guest.backend.special.cr4 |= vpmu::bit(9);  // OSFXSR
+  guest.backend.special.cr0 |= vpmu::bit(1);  // MP
   expect_difference("pxor xmm0, xmm0 (660fefc0): FXSAVE area + 168 is 0x0 by the engine and 0x1 by KVM");
 }
 
 // To stop KVM where the engine stopped, the loop's address alone is not enough: it is the n-th pass over it.
 TEST_F(Lockstep, ALongLoopIsFollowedRoundByRound) {
   std::uint64_t at = code;
-  for (unsigned n = 0; n < 900; ++n) at = cpu.add(at, {0x90});
-  cpu.add(at, {0xE9, 0x77, 0xFC, 0xFF, 0xFF}, [](FakePort& p) {  // jmp -905
+  for (unsigned n = 0; n < 900; ++n) at = cpu.add(at, X86("nop"));
+  cpu.add(at, X86("jmp .-900"), [](FakeBackend& p) {
     p.registers.rip = code;
     return std::nullopt;
   });
@@ -180,17 +186,17 @@ TEST_F(Lockstep, ALongLoopIsFollowedRoundByRound) {
 // MUL leaves SF undefined, and PUSHF would store it.
 TEST_F(Lockstep, ARunEndsBeforeUndefinedFlagsAreUsed) {
   constexpr std::uint64_t sf = vpmu::bit(7);
-  std::uint64_t at = cpu.add(code, {0x48, 0xF7, 0xE3}, [](FakePort& p) {  // mul rbx
+  std::uint64_t at = cpu.add(code, X86("mul %rbx"), [](FakeBackend& p) {
     p.registers.rax *= data;
     p.registers.rdx = 0;
     p.registers.rflags |= sf;
     return std::nullopt;
   });
-  at = cpu.add(at, {0x90});
-  at = cpu.add(at, {0x9C}, [](FakePort&) -> std::optional<Exit> { return Shutdown{}; });
+  at = cpu.add(at, X86("nop"));
+  at = cpu.add(at, X86("pushf"), [](FakeBackend&) -> std::optional<Exit> { return Shutdown{}; });
   ASSERT_TRUE(run());
   EXPECT_EQ(statistic("pmu.lockstep.compared"), 2U);
-  EXPECT_EQ(guest.port.registers.rip, at - 1);
+  EXPECT_EQ(guest.backend.registers.rip, at - 1);
 }
 
 TEST_F(Lockstep, AKickDuringARunComesBackWithItsEnd) {
@@ -207,21 +213,21 @@ TEST_F(Lockstep, AKickDuringARunComesBackWithItsEnd) {
 // A single-step would leave TF in R11, and SYSRET would give it to the program.
 TEST_F(Lockstep, SyscallAndSysretAreNotSingleStepped) {
   const auto goes_to = [](std::uint64_t to) {
-    return [to](FakePort& p) {
+    return [to](FakeBackend& p) {
       EXPECT_EQ(p.guest_debug.control & KVM_GUESTDBG_SINGLESTEP, 0U);
       p.registers.rip = to;
       return std::nullopt;
     };
   };
-  guest.port.special.efer |= 1;
-  guest.port.msrs[0xC000'0082] = data;
-  guest.port.registers.rcx = code + 2;
+  guest.backend.special.efer |= 1;
+  guest.backend.msrs[0xC000'0082] = data;
+  guest.backend.registers.rcx = code + 2;
   guest.map(code, vpmu::page_size, {.is_user = true});
-  cpu.add(code, {0x0F, 0x05}, goes_to(data));
-  cpu.add(data, {0x48, 0x0F, 0x07}, goes_to(code + 2));
+  cpu.add(code, X86("syscall"), goes_to(data));
+  cpu.add(data, X86("sysretq"), goes_to(code + 2));
   cpu.add_jump(code + 2, code);
   for (unsigned n = 0; n < 2; ++n) ASSERT_TRUE(run());
-  EXPECT_EQ(guest.port.registers.rip, code + 2);
+  EXPECT_EQ(guest.backend.registers.rip, code + 2);
   EXPECT_EQ(statistic("pmu.step.run_over"), 2U);
 }
 
@@ -229,29 +235,29 @@ TEST_F(Lockstep, SyscallAndSysretAreNotSingleStepped) {
 TEST_F(Lockstep, NothingIsComparedWhileAnInterruptIsDelivered) {
   add_many(40, lea_rax, [](unsigned) { return increment(); });
   ASSERT_TRUE(run());
-  guest.port.pending.interrupt.injected = 1;
+  guest.backend.pending.interrupt.injected = 1;
   const std::uint64_t compared = statistic("pmu.lockstep.compared");
   ASSERT_TRUE(run());
   EXPECT_EQ(statistic("pmu.lockstep.compared"), compared);
-  EXPECT_EQ(guest.port.guest_debug.control & KVM_GUESTDBG_SINGLESTEP, 0U);
+  EXPECT_EQ(guest.backend.guest_debug.control & KVM_GUESTDBG_SINGLESTEP, 0U);
 }
 
 TEST_F(Lockstep, KvmThatNeverGetsThereIsADifference) {
   cpu.per_instruction = std::chrono::milliseconds{50};
   add_many(40, lea_rax, [](unsigned n) -> FakeCpu::Effect {
     if (n != 8) return increment();
-    return [](FakePort& p) {
+    return [](FakeBackend& p) {
       p.registers.rip = data;
       return std::nullopt;
     };
   });
-  cpu.add_jump(cpu.add(data, {0x90}), data);
+  cpu.add_jump(cpu.add(data, X86("nop")), data);
   expect_difference("at RIP 0x400020, lea rax, [rax+0x01] (488d4001): RIP where KVM comes to a stop");
 }
 
 // Between two windows the guest runs without comparison.
 TEST_F(Lockstep, WindowsEndAndComeAgain) {
-  add(set_carry, [](FakePort& p) {
+  add(set_carry, [](FakeBackend& p) {
     p.registers.rflags |= carry;
     return std::nullopt;
   });
@@ -262,17 +268,17 @@ TEST_F(Lockstep, WindowsEndAndComeAgain) {
 
 TEST(UndefinedFlags, AreTheManuals) {
   constexpr std::uint64_t of = vpmu::bit(11), af = vpmu::bit(4);
-  const auto of_code = [](std::initializer_list<unsigned> list) {
+  const auto of_code = [](const std::vector<unsigned>& list) {
     std::vector<std::byte> bytes;
     for (const unsigned b : list) bytes.push_back(static_cast<std::byte>(b));
     return decode_instruction(bytes, CodeMode::bits64).value().flags.undefined;
   };
-  EXPECT_EQ(of_code({0x01, 0xD8}), 0U) << "add";
-  EXPECT_EQ(of_code({0xD1, 0xE0}), af) << "shl eax, 1";
-  EXPECT_EQ(of_code({0xC1, 0xE0, 5}), af | of) << "shl eax, 5";
-  EXPECT_EQ(of_code({0xC0, 0xE0, 5}), af | of | carry) << "shl al, 5";
-  EXPECT_EQ(of_code({0x21, 0xD8}), af) << "and";
+  EXPECT_EQ(of_code(X86("add %ebx, %eax")), 0U) << "add";
+  EXPECT_EQ(of_code(X86("shl %eax")), af) << "shl eax, 1";
+  EXPECT_EQ(of_code(X86("shl $5, %eax")), af | of) << "shl eax, 5";
+  EXPECT_EQ(of_code(X86("shl $5, %al")), af | of | carry) << "shl al, 5";
+  EXPECT_EQ(of_code(X86("and %ebx, %eax")), af) << "and";
 }
 
 }  // namespace
-}  // namespace vmm::test
+}  // namespace vmm::test::of_lockstep_source

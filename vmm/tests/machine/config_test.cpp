@@ -61,7 +61,7 @@ TEST(ResolveConfig, WrongNamesAndNumbersAreShownWithTheChoice) {
 TEST(ResolveConfig, ASourceThatNobodyHasSettledIsRefused) {
   const auto open = resolve({.kernel = "k"});
   ASSERT_FALSE(open);
-  EXPECT_EQ(describe(open.error()), "the source is still open; settle() the configuration first");
+  EXPECT_EQ(describe(open.error()), "the source is still open; choose_automatic() the configuration first");
 }
 
 TEST(ResolveConfig, HostsPmuCountsNoGuestOfTheEngine) {

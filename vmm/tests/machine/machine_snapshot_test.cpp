@@ -10,17 +10,18 @@
 #include <thread>
 #include <vector>
 
+#include "exec/tests/fixtures/assembled.hpp"
 #include "kvm/system.hpp"
 #include "machine/machine_fixture.hpp"
 
 namespace vmm::test {
 namespace {
 
-/// Sends the alphabet over and over on COM1, a letter per iteration: mov $0x3F8, %edx; mov $'a', %eax; 1: out %al, %dx;
-/// mov $1000, %ecx; 2: pause; loop 2b; inc %eax; cmp $'z'+1, %eax; jne 1b; mov $'a', %eax; jmp 1b
-const std::vector<std::uint8_t> alphabet{0xBA,    0xF8, 0x03, 0,    0,    0xB8, 'a',  0,    0,    0,    0xEE, 0xB9,
-                                         0xE8,    0x03, 0,    0,    0xF3, 0x90, 0xE2, 0xFC, 0xFF, 0xC0, 0x83, 0xF8,
-                                         'z' + 1, 0x75, 0xEF, 0xB8, 'a',  0,    0,    0,    0xEB, 0xE8};
+/// Sends the alphabet over and over on COM1, a letter per iteration.
+const std::vector<std::uint8_t> alphabet =
+    X86("mov $0x3F8, %edx; mov $'a', %eax; "
+        "1: out %al, (%dx); mov $1000, %ecx; "
+        "2: pause; loop 2b; inc %eax; cmp $'z' + 1, %eax; jne 1b; mov $'a', %eax; jmp 1b");
 
 /// Index of the first letter by which `text` differs from the repeated alphabet.
 std::optional<std::size_t> first_wrong_letter(std::string_view text) {
@@ -91,7 +92,7 @@ class SoftSnapshots : public Snapshots {
                                  .cpus = cpus,
                                  .accel = Accel::soft,
                                  .epoch = 1'000'000'000,
-                                 .most_ticks = ticks,
+                                 .max_ticks = ticks,
                                  .schedule = Schedule{.turn = 777, .seed = 5}},
                                 {.console = [this](std::uint8_t byte) { add_letter(byte); },
                                  .stop_requested = [this] { ++stops; },
@@ -126,7 +127,7 @@ TEST_F(SoftSnapshots, AreTakenAtAnyInstruction) {
     console.clear();
     save_after(ticks, 2);
     EXPECT_LT(console.size(), expected.size());
-    auto machine = restored({.most_ticks = all});
+    auto machine = restored({.max_ticks = all});
     ASSERT_TRUE(machine) << describe(machine.error());
     EXPECT_EQ((*machine)->cpus(), 2U);
     (*machine)->start();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "devices/pci_bus.hpp"
+#include "exec/tests/fixtures/assembled.hpp"
 #include "fakes/code_file.hpp"
 #include "machine/machine.hpp"
 #include "virtio/console.hpp"
@@ -18,13 +19,13 @@ using test::CodeFile;
 constexpr std::uint64_t memory_bytes = 16ULL << 20U;
 
 /// Enables memory decoding of PCI device 1, reads the number of its queues, and powers off if there are four.
-const std::vector<std::uint8_t> count_queues{
-    0xB8, 0x04, 0x08, 0x00, 0x80, 0x66, 0xBA, 0xF8, 0x0C, 0xEF,  // mov $0x80000804, %eax; mov $0xcf8, %dx; out
-    0xB8, 0x02, 0x00, 0x00, 0x00, 0x66, 0xBA, 0xFC, 0x0C, 0xEF,  // mov $2, %eax; mov $0xcfc, %dx; out
-    0xBB, 0x00, 0x00, 0x00, 0xE0, 0x0F, 0xB7, 0x43, 0x12,        // mov $0xe0000000, %ebx; movzwl 0x12(%rbx), %eax
-    0x66, 0x83, 0xF8, 0x04, 0x75, 0x0A,                          // cmp $4, %ax; jne to the end
-    0xB8, 0x00, 0x34, 0x00, 0x00, 0x66, 0xBA, 0x04, 0x06, 0xEF,  // mov $0x3400, %eax; mov $0x604, %dx; out
-    0xEB, 0xFE};                                                 // jmp .
+const std::vector<std::uint8_t> count_queues =
+    X86("mov $0x80000804, %eax; mov $0xcf8, %dx; out %eax, (%dx); "
+        "mov $2, %eax; mov $0xcfc, %dx; out %eax, (%dx); "
+        "mov $0xe0000000, %ebx; movzwl 0x12(%rbx), %eax; "
+        "cmp $4, %ax; jne 1f; "
+        "mov $0x3400, %eax; mov $0x604, %dx; out %eax, (%dx); "
+        "1: jmp 1b");
 
 class VirtioMachine : public testing::Test {
  protected:

@@ -1,4 +1,5 @@
 #include "memory/guest_memory.hpp"
+#include "fakes/sizes.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -11,10 +12,9 @@
 namespace vmm {
 namespace {
 
+using test::gib;
+using test::mib;
 using vpmu::GuestPhysical;
-
-constexpr std::uint64_t mib = 1ULL << 20U;
-constexpr std::uint64_t gib = 1ULL << 30U;
 
 GuestMemory memory_of(std::uint64_t bytes) {
   auto memory = GuestMemory::create(bytes);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "exec/engine.hpp"
+#include "exec/tests/fixtures/assembled.hpp"
 #include "exec/tests/fixtures/flat_ram.hpp"
 
 namespace vmm::test {
@@ -144,8 +145,7 @@ TEST(MappedHostCode, IsNotWritableWhileTheGuestRuns) {
   Looking platform;
   MappedHostCode code;
   vpmu::exec::Engine engine{ram, platform, &code, vpmu::exec::Compiling{.after = 1}};
-  constexpr std::array loop{0x48, 0xFF, 0xC9, 0x75, 0xFB,
-                            0x0F, 0x31, 0xEB, 0xF7};  // dec %rcx; jnz back; rdtsc; jmp to the beginning
+  const auto loop = X86("1: dec %rcx; jne 1b; rdtsc; jmp 1b");
   for (std::size_t n = 0; n < loop.size(); ++n) ram.bytes()[n] = static_cast<std::byte>(loop[n]);
   vpmu::exec::CpuState s;
   s.rip = ram.address();

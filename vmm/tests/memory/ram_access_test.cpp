@@ -21,7 +21,7 @@ class RamAccessTest : public testing::Test {
     return std::move(*memory);
   }
 
-  static constexpr std::uint64_t size = GuestMemory::least;
+  static constexpr std::uint64_t size = GuestMemory::min_bytes;
   GuestMemory memory = make_memory();
   RamAccess ram{memory};
   std::array<std::byte, 8> bytes{};

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -123,13 +124,41 @@ TEST(GuestCpuid, AvxGoesWithXsave) {
   EXPECT_EQ(with.get(0xD).ecx, 832U);
 }
 
-// The guest multiplies EBX by the crystal's kHz in 32 bits.
-TEST(GuestCpuid, TscRateIsExactAndSmallEnough) {
-  for (const std::uint64_t hz : {std::uint64_t{1'000'000'000}, tsc_hz, std::uint64_t{5'000'000'000}}) {
-    const auto leaf = guest_of(rich_host(), 2, 0, hz).get(0x15);
-    EXPECT_EQ(std::uint64_t{leaf.ecx} * leaf.ebx / leaf.eax, hz);
-    EXPECT_LT(std::uint64_t{leaf.ebx} * (leaf.ecx / 1000), 1ULL << 32U);
+// SDM 2A CPUID. The crystal is that of the model, and the guest multiplies EBX by its kHz in 32 bits.
+TEST(GuestCpuid, TscRateIsAMultipleOfTheCrystals) {
+  for (const char* const name : {"skylake", "kabylake-u", "skylake-sp"})
+    for (const std::uint64_t hz : {std::uint64_t{1'000'000'000}, std::uint64_t{2'500'000'000}, tsc_hz,
+                                   std::uint64_t{2'593'907'000}, std::uint64_t{5'000'000'000}}) {
+      const MachineModel& model = *find_machine_model(name);
+      const CpuidTable host = rich_host();
+      const auto guest =
+          guest_cpuid({.model = model, .supported = host, .tsc_deadline = true, .tsc_hz = hz, .cpus = 1}, 0);
+      const auto leaf = guest.get(0x15);
+      EXPECT_EQ(leaf.ecx, model.generation == vpmu::Generation::skylake_sp ? 25'000'000U : 24'000'000U);
+      ASSERT_NE(leaf.eax, 0U);
+      const std::uint64_t told = std::uint64_t{leaf.ecx} * leaf.ebx / leaf.eax;
+      EXPECT_LT(told > hz ? told - hz : hz - told, 100U) << name << ' ' << hz;
+      EXPECT_LT(std::uint64_t{leaf.ebx} * (leaf.ecx / 1000), 1ULL << 32U);
+      EXPECT_EQ(guest.get(0x16), (CpuidRegisters{.eax = static_cast<std::uint32_t>(hz / 1'000'000),
+                                                 .ebx = static_cast<std::uint32_t>(hz / 1'000'000),
+                                                 .ecx = 100}));
+    }
+}
+
+TEST(GuestCpuid, ClocksAreToldWhereTheCpuTellsThem) {
+  unsigned with = 0;
+  for (const MachineModel& model : all_machine_models()) {
+    const CpuidTable host = rich_host();
+    const auto guest =
+        guest_cpuid({.model = model, .supported = host, .tsc_deadline = true, .tsc_hz = tsc_hz, .cpus = 1}, 0);
+    const bool has = model.generation >= vpmu::Generation::skylake;
+    EXPECT_EQ(guest.find(0x15).has_value(), has) << model.name;
+    EXPECT_EQ(guest.find(0x16).has_value(), has) << model.name;
+    EXPECT_EQ(guest.get(0).eax >= 0x15, has) << model.name;
+    EXPECT_GE(guest.get(0).eax, 0xBU) << model.name;
+    with += has ? 1 : 0;
   }
+  EXPECT_EQ(with, 5U);
 }
 
 TEST(GuestCpuid, ProcessorsAreThreadsOfTwoThreadCores) {
@@ -141,6 +170,42 @@ TEST(GuestCpuid, ProcessorsAreThreadsOfTwoThreadCores) {
   EXPECT_EQ((l3.eax >> 14U & 0xFFFU) + 1, 8U) << "processors that share the L3";
   EXPECT_EQ((l3.ebx >> 22U) + 1, 16U);
   EXPECT_EQ(guest.get(4, 4).eax & 0x1FU, 0U) << "end of the list";
+}
+
+// SDM 3A 8.9.1: leaf 0BH, leaf 4, leaf 1 and leaf 0AH tell of the same threads and cores, for any machine.
+TEST(GuestCpuid, TopologyIsThatOfTheMachine) {
+  const CpuidTable host = rich_host();
+  for (const MachineModel& model : all_machine_models())
+    for (const unsigned threads : {1U, 2U})
+      for (const unsigned cpus : {1U, 2U, 3U, 4U, 5U, 8U, 63U, 64U}) {
+        const unsigned id = cpus - 1;
+        const auto guest = guest_cpuid({.model = model,
+                                        .supported = host,
+                                        .tsc_deadline = true,
+                                        .tsc_hz = tsc_hz,
+                                        .cpus = cpus,
+                                        .threads_per_core = threads},
+                                       id);
+        SCOPED_TRACE(std::string{model.name} + ", " + std::to_string(cpus) + " CPUs, threads " +
+                     std::to_string(threads));
+        const auto thread_level = guest.get(0xB, 0), core_level = guest.get(0xB, 1);
+        const unsigned ids = 1U << core_level.eax;
+        EXPECT_EQ(1U << thread_level.eax, threads);
+        EXPECT_EQ(thread_level.ebx, threads);
+        EXPECT_GE(ids, cpus);
+        EXPECT_LT(ids, 2 * std::max(cpus, threads));
+        EXPECT_EQ(guest.get(0xB, 0).edx, id);
+        EXPECT_EQ(guest.get(1).ebx >> 24U, id);
+        EXPECT_EQ(guest.get(1).ebx >> 16U & 0xFFU, ids);
+        EXPECT_EQ((guest.get(1).edx & bit(28)) != 0, ids > 1) << "HTT";
+        for (std::uint32_t cache = 0; cache < 4; ++cache) {
+          const auto leaf = guest.get(4, cache);
+          EXPECT_EQ((leaf.eax >> 14U & 0xFFFU) + 1, cache == 3 ? ids : threads) << "sharers of cache " << cache;
+          EXPECT_EQ((leaf.eax >> 26U) + 1, ids / threads) << "cores";
+        }
+        const vpmu::GenerationDesc& pmu = vpmu::describe(model.generation);
+        EXPECT_EQ(guest.get(0xA).eax >> 8U & 0xFFU, threads == 1 ? pmu.gp_counters_no_smt : pmu.gp_counters);
+      }
 }
 
 // SDM 3B 18.2: without SMT the core's only thread has all of the core's counters.

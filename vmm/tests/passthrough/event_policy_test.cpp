@@ -96,7 +96,7 @@ TEST(EventPolicy, WrongFilesAreRefusedByLine) {
 
 TEST(EventPolicy, MoreEventsThanKvmTakesAreRefused) {
   std::string text;
-  for (unsigned i = 0; i < EventPolicy::most_events; ++i) text += "r00c0\n";
+  for (unsigned i = 0; i < EventPolicy::max_events; ++i) text += "r00c0\n";
   {
     const PolicyFile file{text};
     EXPECT_TRUE(read_event_policy(file.path));

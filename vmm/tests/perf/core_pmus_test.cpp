@@ -87,7 +87,7 @@ class HybridHost : public testing::Test {
 
 TEST_F(HybridHost, CountsByThePmuOfTheThreadsCores) {
   ASSERT_TRUE(install_kick_handler());
-  const auto host = make_linux_perf_host(pmus(false));
+  const auto host = make_linux_perf_host_of(pmus(false));
   const auto opened = host->open(event);
   if (!opened && (opened.error().system_errno == EACCES || opened.error().system_errno == EPERM))
     GTEST_SKIP() << "cannot run here: " << describe(opened.error());
@@ -100,7 +100,7 @@ TEST_F(HybridHost, CountsByThePmuOfTheThreadsCores) {
 }
 
 TEST_F(HybridHost, RefusesAThreadThatMayRunElsewhere) {
-  const auto host = make_linux_perf_host(pmus(true));
+  const auto host = make_linux_perf_host_of(pmus(true));
   const auto refused = host->open(event);
   ASSERT_FALSE(refused);
   EXPECT_NE(describe(refused.error()).find("each kind of core of this host has its own PMU"), std::string::npos);

@@ -63,10 +63,12 @@ TEST(HostEvents, ClocksOfTheTscComeFromTheFixedCounterThatHasNoCode) {
   for (const HostCpu& host : {on_skylake, on_newer}) {
     EXPECT_EQ(translate(host, skylake, event("CPU_CLK_UNHALTED.REF_TSC")).event,
               (HostEvent{PERF_TYPE_HARDWARE, PERF_COUNT_HW_REF_CPU_CYCLES}));
-    EXPECT_EQ(translate(host, skylake, event("CPU_CLK_UNHALTED.REF_XCLK")).event,
-              (HostEvent{PERF_TYPE_HARDWARE, PERF_COUNT_HW_REF_CPU_CYCLES}))
-        << "guests are told that their crystal clock runs at the TSC's rate";
   }
+  EXPECT_EQ(translate(on_skylake, skylake, event("CPU_CLK_UNHALTED.REF_XCLK")).event,
+            (HostEvent{PERF_TYPE_RAW, 0x013C}));
+  const EventTranslation scaled = translate(on_newer, skylake, event("CPU_CLK_UNHALTED.REF_XCLK"));
+  EXPECT_EQ(scaled.event, (HostEvent{PERF_TYPE_HARDWARE, PERF_COUNT_HW_REF_CPU_CYCLES}));
+  EXPECT_EQ(scaled.of_tsc, (vpmu::Frequency{.khz = 24'000})) << "the core crystal clock";
 }
 
 TEST(HostEvents, FixedCountersAreArchitectural) {
@@ -78,11 +80,20 @@ TEST(HostEvents, FixedCountersAreArchitectural) {
 
 TEST(HostEvents, OtherModelledHostCountsByItsOwnCodeForTheSame) {
   const auto loads = translate(on_haswell, skylake, event("MEM_INST_RETIRED.ALL_LOADS"));
-  EXPECT_EQ(loads.match, Match::same);
+  EXPECT_EQ(loads.match, Match::nearest) << "micro-operations, not instructions";
   EXPECT_EQ(loads.event.config, 0x81D0U);
   EXPECT_EQ(loads.about, "MEM_UOPS_RETIRED.ALL_LOADS");
   EXPECT_EQ(translate(on_haswell, skylake, event("BACLEARS.ANY")).match, Match::none)
       << "unmodelled events have no meaning to look up";
+}
+
+TEST(HostEvents, AnotherPipelineIsTheNearest) {
+  const auto slots = translate(on_haswell, skylake, event("IDQ_UOPS_NOT_DELIVERED.CORE"));
+  EXPECT_EQ(slots.match, Match::nearest);
+  EXPECT_EQ(slots.event.config, 0x019CU);
+  EXPECT_EQ(translate(on_skylake, skylake, event("IDQ_UOPS_NOT_DELIVERED.CORE")).match, Match::same);
+  EXPECT_EQ(translate(on_haswell, skylake, event("UOPS_EXECUTED.THREAD")).event.config, 0x02B1U)
+      << "UOPS_EXECUTED.CORE";
 }
 
 TEST(HostEvents, NewerIntelHostCountsTheArchitecturalEventsOnly) {

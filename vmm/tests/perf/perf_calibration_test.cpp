@@ -70,11 +70,11 @@ TEST_F(Calibration, MarginIsNeverShorterThanTheVendorsSkid) {
 }
 
 TEST_F(Calibration, SkidTooLongForTheEngineCostsThePlaceOfSamples) {
-  perf.skid = longest_margin;
+  perf.skid = max_margin;
   const auto found = calibrate(*perf.host());
   ASSERT_TRUE(found) << describe(found.error());
   EXPECT_FALSE(found->lands);
-  EXPECT_EQ(found->margin_instructions, longest_margin);
+  EXPECT_EQ(found->margin_instructions, max_margin);
   expect_says(describe(*found), {"too late"});
 }
 

@@ -89,5 +89,32 @@ TEST_F(PackageUncoreOf, IllegalAndForeignAccessesAreTold) {
   EXPECT_EQ(uncore_.unserved_selects(), 1U);
 }
 
+// A box of the last level cache counts from its start on, and every vCPU must then run its model of the caches.
+TEST_F(PackageUncoreOf, ABoxCountsWhatTheCachesDoFromItsStartOn) {
+  vpmu::LlcCounts llc;
+  std::uint64_t& misses =
+      llc.slices[0][vpmu::offcore_cell(vpmu::OffcoreRequest::demand_data_read, vpmu::OffcoreSupplier::local_dram)];
+  PackageUncore with{*vpmu::describe(vpmu::Generation::skylake).uncore, 1, 3,
+                     [this](unsigned id) { kicked_.push_back(id); }, [&llc] { return llc; }};
+  constexpr MsrIndex select{0x700}, count{0x706};
+  misses = 1000;
+  ASSERT_EQ(with.wrmsr(1, select, 0x8834 | enable, 10), MsrStatus::ok);
+  EXPECT_FALSE(with.counts_caches());
+  EXPECT_TRUE(kicked_.empty());
+  ASSERT_EQ(with.wrmsr(1, global_ctrl, global_enable, 20), MsrStatus::ok);
+  EXPECT_TRUE(with.counts_caches());
+  EXPECT_EQ(kicked_, (std::vector<unsigned>{0, 2})) << "the others have to take part";
+  misses = 1700;
+  EXPECT_EQ(with.rdmsr(count, 20).value, 700U) << "though the time is the same";
+  misses = 1800;
+  ASSERT_EQ(with.wrmsr(1, global_ctrl, 0, 30), MsrStatus::ok);
+  EXPECT_FALSE(with.counts_caches());
+  misses = 5000;
+  EXPECT_EQ(with.rdmsr(count, 40).value, 800U);
+  write(select, 0x8834 | enable, 0);
+  write(global_ctrl, global_enable, 0);
+  EXPECT_FALSE(uncore_.counts_caches()) << "nobody tells";
+}
+
 }  // namespace
 }  // namespace vmm::test

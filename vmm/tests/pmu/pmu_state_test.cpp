@@ -10,7 +10,6 @@ using namespace vpmu::msr;
 using namespace std::chrono_literals;
 
 /// IA32_PERFEVTSELx for both levels, enabled, without interrupt.
-constexpr std::uint64_t select_cycles = 0x43'003C;
 
 // A counter continues in the vCPU to which its state was restored.
 TEST(PmuVcpu, AStateGoesOnInAnotherVcpu) {
@@ -26,12 +25,12 @@ TEST(PmuVcpu, AStateGoesOnInAnotherVcpu) {
 
   ProfiledGuest second;
   ASSERT_EQ(second.vcpu->restore(state).value(), vpmu::RestoreStatus::ok);
-  EXPECT_TRUE(second.port.is_watched) << "the clock is in use";
+  EXPECT_TRUE(second.backend.is_watched) << "the clock is in use";
   EXPECT_EQ(second.vcpu->pmu().state().pmc[0], counted);
   second.place_loop();
   second.will_read(IA32_PMC0, 500ns);
   second.run_script();
-  EXPECT_GE(second.port.reply.data, counted + 500);
+  EXPECT_GE(second.backend.reply.data, counted + 500);
 }
 
 TEST(PmuVcpu, AStateOfSomethingElseIsRefusedAndChangesNothing) {
@@ -41,7 +40,7 @@ TEST(PmuVcpu, AStateOfSomethingElseIsRefusedAndChangesNothing) {
   PmuVcpuState state = guest.vcpu->state();
   state.pmu.state.pmc[0] = 7;
   PmuVcpuState wrong = state;
-  wrong.waiting_pmis = 3;
+  wrong.pending_pmi = 2;
   EXPECT_EQ(guest.vcpu->restore(wrong).value(), vpmu::RestoreStatus::illegal_value);
   wrong = state;
   wrong.pmu.version = 99;
@@ -55,7 +54,7 @@ TEST(PmuVcpu, AResetLeavesNothing) {
   guest.will_write(IA32_PMC0, 1000);
   guest.run_script();
   ASSERT_TRUE(guest.vcpu->reset());
-  EXPECT_FALSE(guest.port.is_watched);
+  EXPECT_FALSE(guest.backend.is_watched);
   EXPECT_EQ(guest.vcpu->pmu().state().pmc[0], 0U);
   EXPECT_EQ(guest.vcpu->pmu().state().perfevtsel[0], 0U);
 }
@@ -71,16 +70,16 @@ TEST(PmuVcpu, ADebuggerGetsItsExitsAndThePmuStandsStill) {
   kvm_guest_debug stepping{};
   stepping.control = KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP;
   guest.will_read(IA32_PMC0, 500ns);
-  guest.port.script.push_back(FakePort::ends_with(Debug{1, ProfiledGuest::code, 0x4000, 0}));
+  guest.backend.script.push_back(FakeBackend::ends_with(Debug{1, ProfiledGuest::code, 0x4000, 0}));
   const auto exit = guest.vcpu->run_debugged(stepping);
   ASSERT_TRUE(exit);
   EXPECT_TRUE(std::holds_alternative<Debug>(*exit));
-  EXPECT_EQ(guest.port.reply.data, before);
-  EXPECT_EQ(guest.port.guest_debug.control & KVM_GUESTDBG_SINGLESTEP, std::uint32_t{KVM_GUESTDBG_SINGLESTEP});
+  EXPECT_EQ(guest.backend.reply.data, before);
+  EXPECT_EQ(guest.backend.guest_debug.control & KVM_GUESTDBG_SINGLESTEP, std::uint32_t{KVM_GUESTDBG_SINGLESTEP});
   EXPECT_GE(guest.statistic("pmu.debugged_runs"), 2U);
   guest.will_read(IA32_PMC0, 500ns);
   guest.run_script();
-  EXPECT_GT(guest.port.reply.data, before) << "and goes on";
+  EXPECT_GT(guest.backend.reply.data, before) << "and goes on";
 }
 
 }  // namespace

@@ -6,12 +6,17 @@
 #include <string>
 #include <vector>
 
+#include "exec/tests/fixtures/assembled.hpp"
 #include "fakes/fake_cpu.hpp"
 #include "pmu/pmu_vcpu.hpp"
 #include "vpmu/msr.hpp"
 #include "vpmu/pebs.hpp"
 
 namespace vmm::test {
+
+/// IA32_PERFEVTSELx: counts the event in user and kernel mode, without interrupts.
+constexpr std::uint64_t select(std::uint16_t event) { return 0x43'0000U | event; }
+inline constexpr std::uint64_t select_cycles = select(0x003C);
 
 /// A guest with a DS area, a stack, an IDT with a #GP handler and a loop of code, on a vCPU with a virtual PMU. Time
 /// passes as its instructions run; its TSC runs at 1 GHz. Each record, dropped record and PMI request kicks the vCPU,
@@ -39,18 +44,18 @@ class ProfiledGuest final : public FakeGuest, public vpmu::TraceSink {
   explicit ProfiledGuest(PmuVcpuConfig config = {}) {
     for (const std::uint64_t page : {code, data, stack, idt, ds_area}) map(page, vpmu::page_size);
     map(buffer, 2 * vpmu::page_size);
-    port.registers = {.rax = 0xA, .rbx = data, .rsp = stack, .rip = code, .rflags = 0x246};
-    port.special.idt = {.base = idt, .limit = 0xFFF};
+    backend.registers = {.rax = 0xA, .rbx = data, .rsp = stack, .rip = code, .rflags = 0x246};
+    backend.special.idt = {.base = idt, .limit = 0xFFF};
     store_word(idt + 13 * 16,
                (fault_handler & 0xFFFF) | (0x10ULL << 16) | (0x8EULL << 40) | ((fault_handler & 0xFFFF'0000) << 32));
     store_word(idt + 13 * 16 + 8, fault_handler >> 32);
-    port.msrs[0x10] = tsc;
-    port.set_apic_word(lvtpc, lvtpc_nmi);
+    backend.msrs[0x10] = tsc;
+    backend.set_apic_word(lvtpc, lvtpc_nmi);
     config.pmu.trace = this;
     config.source_services.make_timer = [this]() -> Result<std::unique_ptr<CpuTimer>> {
       return std::make_unique<FakeTimer>(time);
     };
-    auto created = PmuVcpu::create(config, port, memory, log);
+    auto created = PmuVcpu::create(config, backend, memory, log);
     EXPECT_TRUE(created);
     if (created) vcpu = std::move(*created);
   }
@@ -63,13 +68,13 @@ class ProfiledGuest final : public FakeGuest, public vpmu::TraceSink {
 
   /// A loop with a load at its second instruction.
   void place_loop() {
-    std::uint64_t at = cpu.add(code, {0x90});
-    at = cpu.add(at, {0x48, 0x8B, 0x43, 0x10}, [](FakePort& p) {  // mov rax, [rbx + 0x10]
+    std::uint64_t at = cpu.add(code, X86("nop"));
+    at = cpu.add(at, X86("mov 16(%rbx), %rax"), [](FakeBackend& p) {
       p.registers.rax = 0x1111'2222'3333'4444;
       return std::nullopt;
     });
-    at = cpu.add(at, {0x48, 0x89, 0x43, 0x18});  // mov [rbx + 0x18], rax
-    at = cpu.add(at, {0x90});
+    at = cpu.add(at, X86("mov %rax, 24(%rbx)"));
+    at = cpu.add(at, X86("nop"));
     cpu.add_jump(at, code);
   }
   static constexpr std::uint64_t load_at = code + 1;
@@ -77,9 +82,11 @@ class ProfiledGuest final : public FakeGuest, public vpmu::TraceSink {
 
   /// The guest's next run takes `after` and ends with this WRMSR, which is just before the current RIP.
   void will_write(vpmu::MsrIndex index, std::uint64_t value, nanoseconds after = {}) {
-    will_access(FakePort::wrmsr(index.value(), value), after);
+    will_access(FakeBackend::wrmsr(index.value(), value), after);
   }
-  void will_read(vpmu::MsrIndex index, nanoseconds after = {}) { will_access(FakePort::rdmsr(index.value()), after); }
+  void will_read(vpmu::MsrIndex index, nanoseconds after = {}) {
+    will_access(FakeBackend::rdmsr(index.value()), after);
+  }
   /// Runs to an exit that the PMU does not handle itself.
   Exit run() const {
     auto exit = vcpu->run();
@@ -94,7 +101,7 @@ class ProfiledGuest final : public FakeGuest, public vpmu::TraceSink {
   }
   /// Lets the guest run its script, and no further.
   void run_script() {
-    port.script.push_back(FakePort::ends_with(Interrupted{}));
+    backend.script.push_back(FakeBackend::ends_with(Interrupted{}));
     EXPECT_TRUE(std::holds_alternative<Interrupted>(run()));
   }
 
@@ -121,8 +128,8 @@ class ProfiledGuest final : public FakeGuest, public vpmu::TraceSink {
   [[nodiscard]] std::uint64_t pebs_index() { return load_word(ds_area + 0x28); }
 
  private:
-  void will_access(FakePort::Run access, nanoseconds after) {
-    port.script.emplace_back([this, access = std::move(access), after](FakePort& p) {
+  void will_access(FakeBackend::Run access, nanoseconds after) {
+    backend.script.emplace_back([this, access = std::move(access), after](FakeBackend& p) {
       time.pass(after);
       p.registers.rip -= 2;
       return access(p);
@@ -138,7 +145,7 @@ class ProfiledGuest final : public FakeGuest, public vpmu::TraceSink {
   [[nodiscard]] std::uint64_t statistic(const std::string& name) const { return statistics().at(name); }
   /// The address of the breakpoint of ours (the RDPMC gate), 0 = none.
   [[nodiscard]] std::uint64_t gate() const {
-    return (port.guest_debug.control & KVM_GUESTDBG_USE_HW_BP) != 0 ? port.guest_debug.arch.debugreg[0] : 0;
+    return (backend.guest_debug.control & KVM_GUESTDBG_USE_HW_BP) != 0 ? backend.guest_debug.arch.debugreg[0] : 0;
   }
 };
 

@@ -6,13 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "exec/tests/fixtures/assembled.hpp"
 #include "kvm/kick.hpp"
 #include "kvm/system.hpp"
 #include "memory/guest_memory.hpp"
 #include "memory/ram_access.hpp"
 #include "pmu/pmu_setup.hpp"
 #include "pmu/pmu_vcpu.hpp"
-#include "vcpu/kvm_port.hpp"
+#include "vcpu/kvm_backend.hpp"
 #include "vpmu/bits.hpp"
 
 // A few instructions in ring 0 on a real KVM: RDPMC must reach the PMU through the breakpoint at the guest's #GP
@@ -28,23 +29,23 @@ constexpr std::uint16_t port_of_result = 0xF4, port_of_fault = 0xF5;
 /// Counts instructions on PMC0, runs `loops` iterations of a loop, reads counter `ecx` and writes its value to a port.
 std::vector<std::uint8_t> program(std::uint32_t loops, std::uint32_t ecx) {
   std::vector<std::uint8_t> out;
-  const auto emit = [&](std::initializer_list<std::uint8_t> bytes) { out.insert(out.end(), bytes); };
+  const auto emit = [&](const std::vector<std::uint8_t>& bytes) { out.insert(out.end(), bytes.begin(), bytes.end()); };
   const auto emit_word = [&](std::uint32_t word) {
     for (int i = 0; i < 4; ++i) out.push_back(static_cast<std::uint8_t>(word >> (8 * i)));
   };
   const auto wrmsr = [&](std::uint32_t index, std::uint32_t value) {
     emit({0xB9}), emit_word(index);  // mov ecx, index
     emit({0xB8}), emit_word(value);  // mov eax, value
-    emit({0x31, 0xD2, 0x0F, 0x30});  // xor edx, edx; wrmsr
+    emit(X86("xor %edx, %edx; wrmsr"));
   };
   wrmsr(0x186, 0x43'00C0);
   wrmsr(0x38F, 1);
-  emit({0xBB}), emit_word(loops);        // mov ebx, loops
-  emit({0xFF, 0xCB, 0x75, 0xFC});        // dec ebx; jnz
-  emit({0xB9}), emit_word(ecx);          // mov ecx, counter
-  emit({0x0F, 0x33});                    // rdpmc
-  emit({0x66, 0xBA, 0xF4, 0x00, 0xEF});  // mov dx, 0xF4; out dx, eax
-  emit({0xF4});
+  emit({0xBB}), emit_word(loops);  // mov ebx, loops
+  emit(X86("1: dec %ebx; jne 1b"));
+  emit({0xB9}), emit_word(ecx);  // mov ecx, counter
+  emit(X86("rdpmc"));
+  emit(X86("mov $0xF4, %dx; out %eax, (%dx)"));
+  emit(X86("hlt"));
   return out;
 }
 
@@ -55,7 +56,7 @@ class RingZero {
     VMM_TRY(install_kick_handler());
     VMM_ASSIGN(const System system, System::open());
     VMM_ASSIGN(const CpuidTable cpuid, system.supported_cpuid());
-    VMM_ASSIGN(GuestMemory memory, GuestMemory::create(GuestMemory::least));
+    VMM_ASSIGN(GuestMemory memory, GuestMemory::create(GuestMemory::min_bytes));
     VMM_ASSIGN(Vm vm, system.create_vm());
     VMM_TRY(vm.set_reserved_pages(vpmu::GuestPhysical{0xFEFF'C000}));
     VMM_TRY(memory.attach(vm));
@@ -64,9 +65,9 @@ class RingZero {
     VMM_TRY(vcpu.set_cpuid(cpuid));
     std::unique_ptr<RingZero> self{new RingZero{std::move(memory), std::move(vm), std::move(vcpu)}};
     VMM_TRY(self->enter_long_mode());
-    VMM_ASSIGN(KvmPort port, KvmPort::create(self->vm_, self->vcpu_));
-    self->port_ = std::make_unique<KvmPort>(std::move(port));
-    VMM_ASSIGN(self->pmu_vcpu_, PmuVcpu::create({}, *self->port_, self->linear_, self->log_));
+    VMM_ASSIGN(KvmBackend backend, KvmBackend::create(self->vm_, self->vcpu_));
+    self->backend_ = std::make_unique<KvmBackend>(std::move(backend));
+    VMM_ASSIGN(self->pmu_vcpu_, PmuVcpu::create({}, *self->backend_, self->linear_, self->log_));
     return self;
   }
 
@@ -97,7 +98,7 @@ class RingZero {
     store(gdt + 0x18, 0x00CF'9300'0000'FFFF);
     store(idt + 13 * 16, (fault_handler & 0xFFFF) | (0x10ULL << 16) | (0x8EULL << 40));
     store(idt + 13 * 16 + 8, 0);
-    store_bytes(fault_handler, {0x66, 0xBA, 0xF5, 0x00, 0xEF, 0xF4});  // mov dx, 0xF5; out dx, eax; hlt
+    store_bytes(fault_handler, X86("mov $0xF5, %dx; out %eax, (%dx); hlt"));
     VMM_ASSIGN(kvm_sregs sregs, vcpu_.sregs());
     sregs.cs = {.limit = 0xFFFF'FFFF, .selector = 0x10, .type = 0xB, .present = 1, .s = 1, .l = 1, .g = 1};
     sregs.ss = {.limit = 0xFFFF'FFFF, .selector = 0x18, .type = 0x3, .present = 1, .db = 1, .s = 1, .g = 1};
@@ -120,7 +121,7 @@ class RingZero {
   Vcpu vcpu_;
   Log log_;
   KickTarget kick_target_{vcpu_.immediate_exit_flag()};
-  std::unique_ptr<KvmPort> port_;
+  std::unique_ptr<KvmBackend> backend_;
   std::unique_ptr<PmuVcpu> pmu_vcpu_;
 };
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "exec/tests/fixtures/assembled.hpp"
 #include "fakes/fake_perf_host.hpp"
 #include "pmu/profiled_guest.hpp"
 #include "pmu/registry.hpp"
@@ -14,11 +15,11 @@ namespace vmm::test {
 namespace {
 
 /// The result of one access: a value, or #GP.
-struct Answer {
+struct AccessResult {
   std::uint32_t index{};
   std::uint64_t written{}, value{};
   bool gp{};
-  friend bool operator==(const Answer&, const Answer&) = default;
+  friend bool operator==(const AccessResult&, const AccessResult&) = default;
 };
 
 /// All MSRs of the PMU on any generation, and their neighbours.
@@ -42,22 +43,22 @@ std::vector<std::uint32_t> all_msrs() {
 }
 
 /// The results of a guest that reads each MSR, writes 1, reads again and writes 0. Nothing else runs in between.
-std::vector<Answer> answers_with(std::string_view source) {
+std::vector<AccessResult> answers_with(std::string_view source) {
   FakeGuest unused;
   ScriptedTime time;
   FakeCpu cpu{unused, time};
   FakePerf perf{unused, cpu};
   ProfiledGuest guest{{.source = source, .source_services = {.make_perf_host = perf.factory()}}};
   if (!guest.vcpu) return {};
-  std::vector<Answer> answers;
+  std::vector<AccessResult> answers;
   const auto access = [&](std::uint32_t index, std::optional<std::uint64_t> value) {
-    guest.port.script.push_back(value ? FakePort::wrmsr(index, *value) : FakePort::rdmsr(index));
-    guest.port.script.push_back(FakePort::ends_with(Shutdown{}));
+    guest.backend.script.push_back(value ? FakeBackend::wrmsr(index, *value) : FakeBackend::rdmsr(index));
+    guest.backend.script.push_back(FakeBackend::ends_with(Shutdown{}));
     guest.run();
     answers.push_back({.index = index,
                        .written = value.value_or(0),
-                       .value = value ? 0 : guest.port.reply.data,
-                       .gp = guest.port.reply.gp != 0});
+                       .value = value ? 0 : guest.backend.reply.data,
+                       .gp = guest.backend.reply.gp != 0});
   };
   for (const std::uint32_t index : all_msrs()) {
     access(index, std::nullopt);
@@ -69,15 +70,15 @@ std::vector<Answer> answers_with(std::string_view source) {
 }
 
 TEST(SourcesAndMsrs, EverySourceShowsTheSameMsrs) {
-  const std::vector<Answer> expected = answers_with("clock");
+  const std::vector<AccessResult> expected = answers_with("clock");
   ASSERT_EQ(expected.size(), 4 * all_msrs().size());
   unsigned faults = 0;
-  for (const Answer& a : expected) faults += a.gp ? 1U : 0U;
+  for (const AccessResult& a : expected) faults += a.gp ? 1U : 0U;
   EXPECT_GT(faults, 50U);
   EXPECT_LT(faults, expected.size() - 200);
   unsigned compared = 0;
   for (const SourceRow& row : all_sources()) {
-    const std::vector<Answer> got = answers_with(row.traits.name);
+    const std::vector<AccessResult> got = answers_with(row.traits.name);
     ASSERT_EQ(got.size(), expected.size()) << row.traits.name;
     for (std::size_t n = 0; n < got.size(); ++n)
       EXPECT_EQ(got[n], expected[n]) << row.traits.name << " MSR " << std::hex << got[n].index << " access " << n % 4
@@ -100,12 +101,12 @@ TEST(Sources, OneThatNobodyAskedForByNameIsTheClockWhereItCannotBeHad) {
   std::vector<std::string> warnings;
   Log log{[&](LogLevel, std::string_view line) { warnings.emplace_back(line); }, LogLevel::warning};
   const PmuVcpuConfig asked{.source = "perf", .source_services = {.make_perf_host = perf.factory()}};
-  const auto refused = PmuVcpu::create(asked, guest.port, guest.memory, log);
+  const auto refused = PmuVcpu::create(asked, guest.backend, guest.memory, log);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().system_errno, EBUSY);
   PmuVcpuConfig open = asked;
   open.source_options.was_open = true;
-  const auto made = PmuVcpu::create(open, guest.port, guest.memory, log);
+  const auto made = PmuVcpu::create(open, guest.backend, guest.memory, log);
   ASSERT_TRUE(made);
   bool is_clock = false;
   (*made)->visit_statistics([&](std::string_view name, std::uint64_t) { is_clock |= name == "pmu.walk.records"; });
@@ -115,21 +116,21 @@ TEST(Sources, OneThatNobodyAskedForByNameIsTheClockWhereItCannotBeHad) {
 }
 
 // Another VMM may own an MSR that the PMU does not have: it answers the exit later, or makes the access fault.
-TEST(OthersMsrs, AWriteToAnothersMsrRetiresUnlessItFaults) {
+TEST(ForeignMsrs, AWriteToAnothersMsrRetiresUnlessItFaults) {
   constexpr std::uint32_t theirs = 0x10A0;
-  for (const OthersMsr answer : {OthersMsr::exits, OthersMsr::faults, OthersMsr::none}) {
-    ProfiledGuest guest{{.source = "step", .others_msr = [=](std::uint32_t, std::uint32_t msr) {
-                           return msr == theirs ? answer : OthersMsr::none;
+  for (const ForeignMsr answer : {ForeignMsr::exits, ForeignMsr::faults, ForeignMsr::none}) {
+    ProfiledGuest guest{{.source = "step", .foreign_msr = [=](std::uint32_t, std::uint32_t msr) {
+                           return msr == theirs ? answer : ForeignMsr::none;
                          }}};
-    guest.cpu.add(ProfiledGuest::code, {0x0F, 0x30}, [&](FakePort& p) {
+    guest.cpu.add(ProfiledGuest::code, X86("wrmsr"), [&](FakeBackend& p) {
       guest.cpu.kick();
-      return FakePort::wrmsr(theirs, 1)(p);
+      return FakeBackend::wrmsr(theirs, 1)(p);
     });
     // After reset GLOBAL_CTRL enables all general-purpose counters.
     guest.will_write(vpmu::msr::IA32_PERFEVTSEL0, 0x43'00C0);
     const Exit exit = guest.run();
-    EXPECT_EQ(std::holds_alternative<MsrWrite>(exit), answer == OthersMsr::exits);
-    EXPECT_EQ(guest.vcpu->pmu().state().pmc[0], answer == OthersMsr::exits ? 1U : 0U) << static_cast<int>(answer);
+    EXPECT_EQ(std::holds_alternative<MsrWrite>(exit), answer == ForeignMsr::exits);
+    EXPECT_EQ(guest.vcpu->pmu().state().pmc[0], answer == ForeignMsr::exits ? 1U : 0U) << static_cast<int>(answer);
   }
 }
 

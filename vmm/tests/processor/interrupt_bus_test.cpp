@@ -6,13 +6,13 @@
 
 #include "processor/interrupt_unit.hpp"
 #include "processor/msr_unit.hpp"
+#include "vpmu/msr.hpp"
 
 namespace vmm::test {
 namespace {
 
 using vpmu::MsrStatus;
 
-constexpr std::uint32_t msr_icr = 0x830;
 constexpr std::uint64_t logical = 1 << 11, assert_level = 1 << 14, to_all = 2 << 18, to_others = 3 << 18;
 constexpr std::uint64_t lowest_priority = 1 << 8, nmi = 4 << 8, init = 5 << 8, start_up = 6 << 8;
 constexpr std::uint64_t to(std::uint64_t id) { return id << 32; }
@@ -40,7 +40,7 @@ class Bus : public testing::Test {
     for (Cpu& cpu : cpus_) ASSERT_EQ(cpu.msrs.write(0x1B, 0xFEE0'0C00), MsrStatus::ok);
   }
   void send(std::uint32_t from, std::uint64_t command) {
-    ASSERT_EQ(cpus_[from].msrs.write(msr_icr, command), MsrStatus::ok);
+    ASSERT_EQ(cpus_[from].msrs.write(vpmu::msr::IA32_X2APIC_ICR.value(), command), MsrStatus::ok);
   }
   /// Sends an IPI in xAPIC mode.
   void send(std::uint32_t from, std::uint32_t destination, std::uint32_t command) {
@@ -75,7 +75,7 @@ TEST_F(Bus, AnIdIsOneProcessors) {
   EXPECT_EQ(take(0x41), Ids{17}) << "itself";
   send(0, to(18) | 0x41);
   EXPECT_EQ(take(0x41), Ids{}) << "nobody has that";
-  EXPECT_EQ(cpus_[0].msrs.read(msr_icr).value, to(18) | 0x41);
+  EXPECT_EQ(cpus_[0].msrs.read(vpmu::msr::IA32_X2APIC_ICR.value()).value, to(18) | 0x41);
 }
 
 TEST_F(Bus, ShorthandsAndEveryone) {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "io_apic_registers.hpp"
 #include "processor/interrupt_unit.hpp"
 #include "processor/msr_unit.hpp"
 
@@ -7,147 +8,6 @@ namespace vmm::test {
 namespace {
 
 using vpmu::MsrStatus;
-
-constexpr std::uint32_t index_at = 0, data_at = 0x10;
-
-/// The low half of a redirection table entry.
-void redirect(IoApic& apic, unsigned line, std::uint32_t entry) {
-  apic.write(index_at, 0x10 + 2 * line);
-  apic.write(data_at, entry);
-}
-std::uint32_t redirection(IoApic& apic, unsigned line) {
-  apic.write(index_at, 0x10 + 2 * line);
-  return apic.read(data_at);
-}
-
-TEST(IoApic, SaysWhatItIs) {
-  IoApic apic;
-  apic.write(index_at, 1);
-  EXPECT_EQ(apic.read(data_at), 0x17'0011U) << "24 lines, version 11H";
-  EXPECT_EQ(redirection(apic, 23), 0x1'0000U) << "masked after reset";
-  apic.write(index_at, 0xFF);
-  EXPECT_EQ(apic.read(data_at), 0U);
-}
-
-/// The vector of the next message.
-std::optional<unsigned> vector_of(IoApic& apic) {
-  const auto message = apic.take();
-  return message ? std::optional<unsigned>{message->vector} : std::nullopt;
-}
-
-TEST(IoApic, AnEdgeInterruptsOnce) {
-  IoApic apic;
-  redirect(apic, 4, 0x34);
-  EXPECT_FALSE(apic.take());
-  apic.set_line(4, LineLevel::high);
-  EXPECT_EQ(vector_of(apic), 0x34U);
-  EXPECT_FALSE(apic.take());
-  apic.end_of_interrupt(0x34);
-  EXPECT_FALSE(apic.take()) << "still high, but no new edge";
-  apic.set_line(4, LineLevel::low);
-  apic.set_line(4, LineLevel::high);
-  EXPECT_EQ(vector_of(apic), 0x34U);
-}
-
-TEST(IoApic, GoesOnWhereItWasSaved) {
-  constexpr std::uint32_t level = 1 << 15;
-  IoApic apic;
-  redirect(apic, 4, 0x34);
-  redirect(apic, 9, 0x59 | level);
-  apic.set_line(4, LineLevel::high);
-  apic.set_line(9, LineLevel::high);
-  EXPECT_EQ(vector_of(apic), 0x34U);
-  EXPECT_EQ(vector_of(apic), 0x59U);
-  apic.send(0xFEE0'3000, 0x41);
-  apic.write(index_at, 0x2A);
-  ByteWriter saved;
-  apic.save(saved);
-  const Bytes image = saved.take();
-  IoApic other;
-  ByteReader in{image};
-  ASSERT_TRUE(other.restore(in));
-  EXPECT_TRUE(in.done());
-  EXPECT_EQ(other.read(index_at), 0x2AU);
-  EXPECT_EQ(vector_of(other), 0x41U) << "it waited";
-  other.set_line(4, LineLevel::high);
-  EXPECT_FALSE(other.take()) << "it was high";
-  other.end_of_interrupt(0x59);
-  EXPECT_EQ(vector_of(other), 0x59U) << "still high";
-  for (std::size_t size = 0; size < image.size(); ++size) {
-    ByteReader part{std::span{image}.first(size)};
-    EXPECT_FALSE(IoApic{}.restore(part)) << size;
-  }
-  Bytes bad = image;
-  bad[image.size() - 20] = std::byte{15};  // the message's vector
-  ByteReader refused{bad};
-  EXPECT_FALSE(IoApic{}.restore(refused));
-}
-
-// SDM 3A 10.11.
-TEST(IoApic, PassesMessagesOn) {
-  using Mode = ApicMessage::Mode;
-  IoApic apic;
-  apic.send(0xFEE0'3000, 0x41);
-  apic.send(0xFEEF'F000, 0x31);
-  apic.send(0xFEE0'1004, 0x151);
-  apic.send(0xFEE0'3000, 0x41);
-  EXPECT_EQ(apic.take(), (ApicMessage{.vector = 0x31, .everyone = true, .destination = 0xFF}));
-  EXPECT_EQ(apic.take(), (ApicMessage{.vector = 0x41, .destination = 3})) << "two that are the same join, as in IRR";
-  EXPECT_EQ(apic.take(),
-            (ApicMessage{.vector = 0x51, .mode = Mode::lowest_priority, .logical = true, .destination = 1}));
-  EXPECT_FALSE(apic.take());
-}
-
-TEST(IoApic, LosesMessagesThatAreNoInterrupts) {
-  IoApic apic;
-  apic.send(0xE000'0000, 0x41);
-  apic.send(0x1'FEE0'0000, 0x41);
-  apic.send(0xFEE0'0000, 0x0F);
-  apic.send(0xFEE0'0000, 0x441);
-  EXPECT_FALSE(apic.take()) << "no interrupt's address twice, a vector that there is not, an NMI";
-}
-
-// I/O APIC data sheet 3.2.4.
-TEST(IoApic, ALineLeadsToWhomItsEntryNames) {
-  IoApic apic;
-  redirect(apic, 4, 0x934);
-  apic.write(index_at, 0x10 + 2 * 4 + 1);
-  apic.write(data_at, 0x0200'0000);
-  apic.set_line(4, LineLevel::high);
-  EXPECT_EQ(
-      apic.take(),
-      (ApicMessage{.vector = 0x34, .mode = ApicMessage::Mode::lowest_priority, .logical = true, .destination = 2}));
-}
-
-TEST(IoApic, AMaskedLineWaits) {
-  IoApic apic;
-  redirect(apic, 4, 0x1'0034);
-  apic.set_line(4, LineLevel::high);
-  EXPECT_FALSE(apic.take());
-  redirect(apic, 4, 0x34);
-  EXPECT_EQ(vector_of(apic), 0x34U);
-}
-
-TEST(IoApic, ALevelInterruptsAgainUntilItIsLow) {
-  IoApic apic;
-  redirect(apic, 9, 0x8040);
-  apic.set_line(9, LineLevel::high);
-  EXPECT_EQ(vector_of(apic), 0x40U);
-  EXPECT_FALSE(apic.take()) << "not before it is served";
-  EXPECT_EQ(redirection(apic, 9) & 0x4000U, 0x4000U) << "remote IRR";
-  apic.end_of_interrupt(0x40);
-  EXPECT_EQ(vector_of(apic), 0x40U);
-  apic.set_line(9, LineLevel::low);
-  apic.end_of_interrupt(0x40);
-  EXPECT_FALSE(apic.take());
-}
-
-TEST(IoApic, LinesThatDoNotExistAreIgnored) {
-  IoApic apic;
-  apic.set_line(24, LineLevel::high);
-  apic.set_line(~0U, LineLevel::high);
-  EXPECT_FALSE(apic.take());
-}
 
 TEST(ApicTimer, CountsDownInItsDivisor) {
   ApicTimer timer;
@@ -157,6 +17,25 @@ TEST(ApicTimer, CountsDownInItsDivisor) {
   EXPECT_FALSE(timer.take_due(2599));
   EXPECT_TRUE(timer.take_due(2600));
   EXPECT_FALSE(timer.due()) << "once";
+}
+
+TEST(ApicTimer, ARunningCountGoesOnInAnotherModeAndDivisor) {
+  ApicTimer timer;
+  timer.count(100, 1, false, 0);
+  timer.repeat(100);
+  EXPECT_EQ(timer.left(60), 40U) << "not begun anew";
+  EXPECT_TRUE(timer.take_due(100));
+  EXPECT_EQ(timer.due(), 200U) << "but repeated";
+  timer.divide(4, 140);
+  EXPECT_EQ(timer.left(140), 60U);
+  EXPECT_EQ(timer.due(), 140U + 240U);
+  EXPECT_TRUE(timer.take_due(380));
+  EXPECT_EQ(timer.due(), 780U) << "the whole period is longer, too";
+  timer.repeat(0);
+  EXPECT_TRUE(timer.take_due(780));
+  EXPECT_FALSE(timer.due());
+  timer.repeat(100);
+  EXPECT_FALSE(timer.due()) << "a count that is over does not begin again";
 }
 
 TEST(ApicTimer, APeriodicOneGoesOnAndJoinsWhatNobodySaw) {
@@ -263,6 +142,94 @@ TEST_F(Interrupts, ALineReachesTheVcpu) {
   ASSERT_EQ(msrs_.write(0x80B, 0), MsrStatus::ok);
   unit_.refresh();
   EXPECT_EQ(state_.apic.pending(), 0x34) << "its end told the IOAPIC";
+}
+
+// SDM 3A 10.8.4, 10.8.5: TMR tells of each request whether a line's level made it; only then does EOI reach the I/O
+// APIC.
+TEST_F(Interrupts, OnlyTheEndOfALevelsInterruptIsTold) {
+  const auto trigger_mode = [&](std::uint8_t vector) {
+    return unit_.read(0x180 + vector / 32 * 0x10U) >> vector % 32 & 1;
+  };
+  unit_.write(apic::spurious, 0x1FF);
+  redirect(io_apic_, 4, 0x8079);
+  io_apic_.set_line(4, LineLevel::high);
+  unit_.refresh();
+  EXPECT_EQ(trigger_mode(0x79), 1U);
+  state_.apic.accept(0x79);
+  EXPECT_EQ(redirection(io_apic_, 4) & 0x4000U, 0x4000U) << "remote IRR";
+  state_.apic.request(0x89);
+  state_.apic.accept(0x89);
+  unit_.write(apic::end_of_interrupt, 0);
+  EXPECT_EQ(redirection(io_apic_, 4) & 0x4000U, 0x4000U) << "the other interrupt's end";
+  io_apic_.set_line(4, LineLevel::low);
+  unit_.write(apic::end_of_interrupt, 0);
+  EXPECT_EQ(redirection(io_apic_, 4) & 0x4000U, 0U);
+  redirect(io_apic_, 4, 0x79);
+  io_apic_.set_line(4, LineLevel::high);
+  unit_.refresh();
+  EXPECT_EQ(trigger_mode(0x79), 0U) << "an edge";
+}
+
+// SDM 3A 10.5.3.
+TEST_F(Interrupts, ErrorsShowOnceTheStatusIsWritten) {
+  unit_.write(apic::spurious, 0x1FF);
+  unit_.write(apic::lvt_error, 0x51);
+  unit_.write(apic::command_low, 0x0F);
+  EXPECT_EQ(state_.apic.pending(), 0x51) << "sent an illegal vector";
+  EXPECT_EQ(unit_.read(apic::error_status), 0U);
+  unit_.receive({.vector = 3});
+  unit_.write(0x400, 1);
+  unit_.write(apic::error_status, 0x1234);
+  EXPECT_EQ(unit_.read(apic::error_status), 0xE0U) << "sent, received, and a register that is none";
+  unit_.write(apic::error_status, 0);
+  EXPECT_EQ(unit_.read(apic::error_status), 0U);
+}
+
+// SDM 3A figure 10-8.
+TEST_F(Interrupts, ReservedBitsReadZeroInThePageAndFaultAsMsrs) {
+  unit_.write(apic::spurious, 0x1FF);
+  const std::array<std::pair<std::uint32_t, std::uint32_t>, 9> kept{{{apic::task_priority, 0xFF},
+                                                                     {apic::lvt_timer, 0x6'00FF},
+                                                                     {apic::lvt_cmci, 0x7FF},
+                                                                     {apic::lvtpc, 0x7FF},
+                                                                     {apic::lvt_lint0, 0xA7FF},
+                                                                     {apic::lvt_error, 0xFF},
+                                                                     {apic::divide, 0xB},
+                                                                     {apic::command_high, 0xFF00'0000},
+                                                                     {apic::logical_destination, 0xFF00'0000}}};
+  for (const auto& [offset, bits] : kept) {
+    unit_.write(offset, ~0x1'0000U);
+    EXPECT_EQ(unit_.read(offset), bits) << std::hex << offset;
+  }
+  use_x2apic();
+  EXPECT_EQ(msrs_.write(0x808, 0x100), MsrStatus::gp) << "TPR";
+  EXPECT_EQ(msrs_.write(0x832, 0x100), MsrStatus::gp) << "the timer has no delivery mode";
+  EXPECT_EQ(msrs_.write(0x834, 0x1'1400), MsrStatus::ok) << "LVTPC with its delivery status, which is read-only";
+  EXPECT_EQ(msrs_.read(0x834).value, 0x1'0400U);
+  EXPECT_EQ(msrs_.write(0x830, 1 << 13), MsrStatus::gp);
+  EXPECT_EQ(msrs_.write(0x83F, 0x100), MsrStatus::gp);
+  for (const std::uint32_t index : {0x800U, 0x809U, 0x80EU, 0x831U, 0x83BU, 0x840U, 0x8FFU}) {
+    EXPECT_EQ(msrs_.read(index).status, MsrStatus::gp) << std::hex << index;
+    EXPECT_EQ(msrs_.write(index, 0), MsrStatus::gp) << std::hex << index;
+  }
+}
+
+// SDM 3A 10.5.4.
+TEST_F(Interrupts, TheTimersModeChangesWhileItCounts) {
+  use_x2apic();
+  ASSERT_EQ(msrs_.write(0x83E, 0xB), MsrStatus::ok);  // divide by 1
+  ASSERT_EQ(msrs_.write(0x832, 0xEC), MsrStatus::ok);
+  ASSERT_EQ(msrs_.write(0x838, 1000), MsrStatus::ok);
+  pass(600);
+  ASSERT_EQ(msrs_.write(0x832, 0x2'00EC), MsrStatus::ok);
+  EXPECT_EQ(msrs_.read(0x839).value, 400U) << "periodic from now on";
+  pass(500);
+  EXPECT_EQ(msrs_.read(0x839).value, 900U);
+  ASSERT_EQ(msrs_.write(0x832, 0xEC), MsrStatus::ok);
+  pass(900);
+  EXPECT_EQ(msrs_.read(0x839).value, 0U) << "once again";
+  ASSERT_EQ(msrs_.write(0x832, 0x2'00EC), MsrStatus::ok);
+  EXPECT_EQ(msrs_.read(0x839).value, 0U) << "and then it stays at 0";
 }
 
 // SDM 3A 10.5.4.1.

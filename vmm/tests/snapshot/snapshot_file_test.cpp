@@ -17,7 +17,7 @@
 namespace vmm::test {
 namespace {
 
-constexpr std::uint64_t ram = GuestMemory::least;
+constexpr std::uint64_t ram = GuestMemory::min_bytes;
 
 Bytes bytes_of(std::string_view text) {
   const auto raw = std::as_bytes(std::span{text});
@@ -117,12 +117,25 @@ TEST_F(SnapshotFile, OneProcessNamesTheFileAndAnotherWritesIt) {
   EXPECT_FALSE(std::filesystem::exists(path_)) << "that is the other's to do";
   ASSERT_TRUE(named.finish());
   EXPECT_EQ(refusal(), "");
-  std::array<int, 2> pipe{};
-  ASSERT_EQ(::pipe(pipe.data()), 0);
-  const auto refused = given_snapshot_file(Fd{pipe[1]});
-  ::close(pipe[0]);
+}
+
+TEST_F(SnapshotFile, GoesToAPipeAsWell) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const Fd from{ends[0]};
+  ASSERT_TRUE(write_snapshot(*given_snapshot_file(Fd{ends[1]}), image_, fresh_));
+  auto named = *new_snapshot_file(path_);
+  std::array<std::byte, 4096> part{};
+  while (const ssize_t got = ::read(from.get(), part.data(), part.size()))
+    ASSERT_TRUE(got > 0 && named.write(std::span{part}.first(static_cast<std::size_t>(got))));
+  ASSERT_TRUE(named.finish());
+  EXPECT_EQ(refusal(), "");
+}
+
+TEST_F(SnapshotFile, IsNotWrittenToADevice) {
+  const auto refused = given_snapshot_file(Fd{::open("/dev/full", O_WRONLY | O_CLOEXEC)});
   ASSERT_FALSE(refused);
-  EXPECT_NE(describe(refused.error()).find("cannot write the snapshot that was sent: it is a named pipe"),
+  EXPECT_NE(describe(refused.error()).find("cannot write the snapshot that was sent: it is a device"),
             std::string::npos)
       << describe(refused.error());
 }
@@ -171,7 +184,7 @@ TEST_F(SnapshotFile, EachSingleBitThatChangesIsFoundAndItsSectionNamed) {
   EXPECT_EQ(refusal(), "");
   constexpr int frame = 8 * (16 + 8 + 8);
   const std::map<std::string, int> expected{{"header", 8 * 16},
-                                            {"machine", frame + 8 * (8 + 7 + 8 + 4 + 4 + 5 * 8)},
+                                            {"machine", frame + 8 * (8 + 7 + 8 + 4 + 4 + 6 * 8)},
                                             {"chips", frame + 8 * 5},
                                             {"devices", frame + 8 * 7},
                                             {"vcpu 0", frame + 8 * 5},

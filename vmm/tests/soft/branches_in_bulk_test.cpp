@@ -7,19 +7,19 @@
 #include <random>
 #include <vector>
 
+#include "exec/tests/fixtures/assembled.hpp"
 #include "fakes/fake_guest.hpp"
 #include "fakes/guest_code.hpp"
 #include "pmu/pmu_vcpu.hpp"
-#include "soft/soft_port.hpp"
+#include "soft/soft_backend.hpp"
+#include "vpmu/msr.hpp"
 #include "vpmu/registers.hpp"
 
-namespace vmm::test {
+namespace vmm::test::branches_in_bulk {
 namespace {
 
 constexpr std::uint64_t code = 0x40'0000, code_bytes = 0x4000, stack = 0x50'0000, data = 0x60'0000, tables = 0x61'0000,
                         ds_area = 0x62'0000, records = 0x63'0000, records_bytes = 0x6000;
-constexpr std::uint32_t msr_debugctl = 0x1D9, msr_lbr_tos = 0x1C9, msr_lbr_select = 0x1C8, msr_global_ctrl = 0x38F,
-                        msr_perfevtsel = 0x186, msr_pmc = 0xC1, msr_ds_area = 0x600;
 constexpr std::uint64_t instructions = 0x43'00C0;            // INST_RETIRED, both levels
 constexpr std::uint64_t one_by_one = 0x43'00C4 | 1U << 18U;  // EDGE: each branch is counted by itself (rule C4)
 
@@ -32,22 +32,22 @@ class BranchyProgram : public GuestCode {
   /// `stores`: runs in ring 3, with BTS.
   BranchyProgram(std::uint64_t seed, std::uint64_t lbr_select, bool is_seen_one_by_one, bool stores = false)
       : random_{seed} {
-    write_msr(msr_lbr_select, lbr_select);
-    write_msr(msr_perfevtsel, instructions);
-    write_msr(msr_perfevtsel + 1, is_seen_one_by_one ? one_by_one : instructions);
-    write_msr(msr_global_ctrl, 3);
+    write_msr(vpmu::msr::MSR_LBR_SELECT.value(), lbr_select);
+    write_msr(vpmu::msr::IA32_PERFEVTSEL0.value(), instructions);
+    write_msr(vpmu::msr::IA32_PERFEVTSEL0.value() + 1, is_seen_one_by_one ? one_by_one : instructions);
+    write_msr(vpmu::msr::IA32_PERF_GLOBAL_CTRL.value(), 3);
     move(rbx, seed | 1);
     move(rdi, 40);
-    if (stores) write_msr(msr_ds_area, ds_area);
-    write_msr(msr_debugctl, stores ? branch_trace : 1);
+    if (stores) write_msr(vpmu::msr::IA32_DS_AREA.value(), ds_area);
+    write_msr(vpmu::msr::IA32_DEBUGCTL.value(), stores ? branch_trace : 1);
     if (stores) go_to_ring_3();
     const std::size_t start = size();
     while (size() < code_bytes / 2) add_piece();
     add({0x48, 0xFF, 0xCF, 0x0F, 0x85});  // dec rdi; jnz start
     add_word(start - (size() + 4), 4);
-    for (int n = 0; n < 3; ++n) add({0xE8, 1, 0, 0, 0, 0x90});  // call over the nop: these do not return
-    if (!stores) write_msr(msr_debugctl, 0);
-    add({0xE6, 0x80});
+    for (int n = 0; n < 3; ++n) add(X86("call 1f; nop; 1:"));  // these do not return
+    if (!stores) write_msr(vpmu::msr::IA32_DEBUGCTL.value(), 0);
+    add(X86("out %al, $0x80"));
   }
 
  private:
@@ -55,8 +55,8 @@ class BranchyProgram : public GuestCode {
   void go_to_ring_3() {
     add({0x6A, 0x2B, 0x68});  // push $0x2B; push $stack
     add_word(stack + 0x1000, 4);
-    add({0x68, 0x02, 0x30, 0, 0, 0x6A, 0x33});              // push $0x3002; push $0x33
-    add({0x48, 0x8D, 0x05, 3, 0, 0, 0, 0x50, 0x48, 0xCF});  // lea behind, %rax; push %rax; iretq
+    add(X86("push $0x3002; push $0x33"));
+    add(X86("lea 1f(%rip), %rax; push %rax; iretq; 1:"));
   }
   std::uint64_t draw(std::uint64_t below) { return random_() % below; }
   /// Computes the guest's next random number and tests a bit of it.
@@ -71,18 +71,13 @@ class BranchyProgram : public GuestCode {
   void add_piece() {
     switch (draw(8)) {
       case 0:
-      case 1: test_a_bit(); return add({0x74, 0x03, 0x48, 0xFF, 0xC0});  // jz over; inc rax
-      case 2: test_a_bit(); return add({0x75, 0x00});                    // jnz to the next instruction
-      case 3:
-        return add({0xE8, 0x02, 0, 0, 0, 0xEB, 0x04, 0x48, 0xFF, 0xC2, 0xC3});  // call f; jmp over; f: inc rdx; ret
-      case 4: return add({0xE8, 0, 0, 0, 0, 0x59});                             // call next; pop rcx
-      case 5: return add({0x48, 0x8D, 0x0D, 2, 0, 0, 0, 0xFF, 0xE1});           // lea rcx, [rip+2]; jmp rcx
-      case 6:
-        add({0x48, 0x8D, 0x0D, 4, 0, 0, 0, 0xFF, 0xD1, 0xEB, 0x01, 0xC3});  // lea rcx, f; call rcx; jmp over; f: ret
-        return;
-      default:
-        move(rcx, data + 8 * draw(500));
-        return add({0x48, 0x01, 0x01, 0x48, 0x8B, 0x01});  // add [rcx], rax; mov rax, [rcx]
+      case 1: test_a_bit(); return add(X86("je 1f; inc %rax; 1:"));
+      case 2: test_a_bit(); return add(X86("jne 1f; 1:"));
+      case 3: return add(X86("call 1f; jmp 2f; 1: inc %rdx; ret; 2:"));
+      case 4: return add(X86("call 1f; 1: pop %rcx"));
+      case 5: return add(X86("lea 1f(%rip), %rcx; jmp *%rcx; 1:"));
+      case 6: add(X86("lea 1f(%rip), %rcx; call *%rcx; jmp 2f; 1: ret; 2:")); return;
+      default: move(rcx, data + 8 * draw(500)); return add(X86("add %rax, (%rcx); mov (%rcx), %rax"));
     }
   }
 
@@ -107,23 +102,24 @@ Outcome run(const BranchyProgram& program, vpmu::Generation generation) {
   guest.map(records, records_bytes);
   guest.store_word(tables + 0x28, 0x00CF'F300'0000'FFFF);
   guest.store_word(tables + 0x30, 0x00AF'FB00'0000'FFFF);
-  guest.port.special.gdt = {.base = tables, .limit = 0x37};
+  guest.backend.special.gdt = {.base = tables, .limit = 0x37};
   constexpr std::array<std::uint64_t, 4> area{records, records, records + records_bytes - 100, ~0ULL};
   for (std::size_t n = 0; n < area.size(); ++n) guest.store_word(ds_area + 8 * n, area[n]);
   for (std::size_t at = 0; at < program.bytes().size(); at += vpmu::page_size)
     guest.store(code + at, std::as_bytes(std::span{program.bytes()}.subspan(
                                at, std::min<std::size_t>(vpmu::page_size, program.bytes().size() - at))));
-  guest.port.registers.rip = code;
-  guest.port.registers.rsp = stack + 0x1000;
-  SoftPort port{guest.memory, CpuidTable{}, SoftStart{.sregs = guest.port.special, .regs = guest.port.registers}};
+  guest.backend.registers.rip = code;
+  guest.backend.registers.rsp = stack + 0x1000;
+  SoftBackend backend{guest.memory, CpuidTable{},
+                      SoftStart{.sregs = guest.backend.special, .regs = guest.backend.registers}};
   Log log{[](LogLevel, std::string_view) {}, LogLevel::error};
   const PmuVcpuConfig config{
-      .pmu = {.generation = generation}, .source = "exact", .source_services = {.make_timer = port.timers()}};
-  auto vcpu = PmuVcpu::create(config, port, guest.memory, log);
+      .pmu = {.generation = generation}, .source = "exact", .source_services = {.make_timer = backend.timers()}};
+  auto vcpu = PmuVcpu::create(config, backend, guest.memory, log);
   EXPECT_TRUE(vcpu);
-  constexpr unsigned most_exits = 1000;
+  constexpr unsigned max_exits = 1000;
   bool ended = false;
-  for (unsigned n = 0; n < most_exits && !ended; ++n) {
+  for (unsigned n = 0; n < max_exits && !ended; ++n) {
     const auto exit = (*vcpu)->run();
     EXPECT_TRUE(exit);
     ended = exit && std::holds_alternative<PortWrite>(*exit);
@@ -137,8 +133,8 @@ Outcome run(const BranchyProgram& program, vpmu::Generation generation) {
   const unsigned depth = vpmu::describe(generation).lbr_depth;
   for (const std::uint32_t first : {0x680U, 0x6C0U, 0xDC0U})
     for (std::uint32_t n = 0; n < depth; ++n) outcome.lbr[first + n] = value_of(first + n);
-  outcome.lbr[msr_lbr_tos] = value_of(msr_lbr_tos);
-  outcome.instructions = value_of(msr_pmc);
+  outcome.lbr[vpmu::msr::MSR_LASTBRANCH_TOS.value()] = value_of(vpmu::msr::MSR_LASTBRANCH_TOS.value());
+  outcome.instructions = value_of(vpmu::msr::IA32_PMC0.value());
   (*vcpu)->visit_statistics([&](std::string_view name, std::uint64_t value) {
     if (name == "pmu.exact.observed") outcome.observed = value;
     if (name == "pmu.bts.records") outcome.stored = value;
@@ -168,7 +164,7 @@ TEST_P(BranchesInBulk, AreThoseSeenOneByOne) {
     ASSERT_GT(alone.observed, alone.instructions / 2) << "or it was not one by one";
     ASSERT_LT(bulk.observed, bulk.instructions / 100) << "or it was not in bulk";
     ASSERT_TRUE(std::ranges::any_of(bulk.lbr, [](const auto& msr) {
-      return msr.first != msr_lbr_tos && msr.second != 0;
+      return msr.first != vpmu::msr::MSR_LASTBRANCH_TOS.value() && msr.second != 0;
     })) << "or nothing was recorded";
   }
 }
@@ -199,4 +195,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, BranchesInBulk,
                          [](const auto& test) { return std::string{test.param.name}; });
 
 }  // namespace
-}  // namespace vmm::test
+}  // namespace vmm::test::branches_in_bulk

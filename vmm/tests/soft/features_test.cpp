@@ -1,9 +1,11 @@
 // The features of a vCPU without KVM are those of its model: instructions, registers, and faults for what it lacks.
 #include <array>
 
-#include "exec/host_form.hpp"
+#include "exec/host/host_form.hpp"
+#include "exec/tests/fixtures/assembled.hpp"
 #include "fakes/model_cpuid.hpp"
 #include "soft/system_fixture.hpp"
+#include "support/x86.hpp"
 
 namespace vmm::test {
 namespace {
@@ -11,8 +13,7 @@ namespace {
 using vpmu::exec::CpuFeature;
 using vpmu::exec::host_has;
 
-constexpr std::uint64_t osfxsr = vpmu::bit(9), fsgsbase = vpmu::bit(16), osxsave = vpmu::bit(18), smep = vpmu::bit(20),
-                        smap = vpmu::bit(21), cr0_em = vpmu::bit(2);
+constexpr std::uint64_t fsgsbase = vpmu::bit(16), smep = vpmu::bit(20), smap = vpmu::bit(21);
 
 /// vCPUs with the CPUID of a model.
 class Features : public SystemInstructions {
@@ -22,9 +23,9 @@ class Features : public SystemInstructions {
     cpuid_ = cpuid_of(model);
   }
   std::uint64_t after_cpuid(std::uint64_t leaf, std::uint64_t subleaf, __u64 kvm_regs::* reg) {
-    guest_.port.registers.rax = leaf;
-    guest_.port.registers.rcx = subleaf;
-    return run({0x0F, 0xA2, 0xF4}).regs().value().*reg;
+    guest_.backend.registers.rax = leaf;
+    guest_.backend.registers.rcx = subleaf;
+    return run(X86("cpuid; hlt")).regs().value().*reg;
   }
   /// Whether the instruction completes in ring 0.
   bool runs(std::vector<std::uint8_t> code) {
@@ -66,38 +67,38 @@ TEST_F(Features, AnInstructionIsThereWhereCpuidTellsOfIt) {
     bool host{true};
   };
   const std::array rows{
-      Row{{0x66, 0x0F, 0x38, 0xDB, 0xC1}, "nehalem", "westmere", host_has(CpuFeature::aes)},          // aesimc
-      Row{{0xC5, 0xF8, 0x57, 0xC1}, "nehalem", "sandybridge", host_has(CpuFeature::avx)},             // vxorps
-      Row{{0xC4, 0xE2, 0x79, 0x13, 0xC1}, "sandybridge", "ivybridge", host_has(CpuFeature::f16c)},    // vcvtph2ps
-      Row{{0xC5, 0xFD, 0xEF, 0xC1}, "ivybridge", "haswell", host_has(CpuFeature::avx2)},              // vpxor %ymm
-      Row{{0xC4, 0xE2, 0xF1, 0xB8, 0xC2}, "ivybridge", "haswell", host_has(CpuFeature::fma)},         // vfmadd231pd
-      Row{{0xC4, 0xE2, 0x78, 0xF3, 0xC9}, "ivybridge", "haswell", host_has(CpuFeature::bmi1)},        // blsr
-      Row{{0xC4, 0xE2, 0x7B, 0xF7, 0xC0}, "ivybridge", "haswell", host_has(CpuFeature::bmi2)},        // shrx
-      Row{{0x0F, 0x38, 0xF0, 0x04, 0x24}, "ivybridge", "haswell", host_has(CpuFeature::movbe)},       // movbe
-      Row{{0xF3, 0x0F, 0x38, 0xF6, 0xC1}, "haswell", "broadwell", host_has(CpuFeature::adx)},         // adox
-      Row{{0xC4, 0xE2, 0x75, 0x8C, 0x04, 0x24}, "ivybridge", "haswell", host_has(CpuFeature::avx2)},  // vpmaskmovd
-      Row{{0xC4, 0xE2, 0x6D, 0x90, 0x04, 0x0C}, "ivybridge", "haswell", host_has(CpuFeature::avx2)},  // vpgatherdd
-      Row{{0x0F, 0xC7, 0xF0}, "sandybridge", "ivybridge"},                                            // rdrand
-      Row{{0x0F, 0xC7, 0xF8}, "haswell", "broadwell"},                                                // rdseed
-      Row{{0x0F, 0x01, 0xCA}, "haswell", "broadwell"},                                                // clac
-      Row{{0xF3, 0x48, 0x0F, 0xAE, 0xC0}, "sandybridge", "ivybridge"},                                // rdfsbase
-      Row{{0x0F, 0xAE, 0x24, 0x24}, "westmere", "sandybridge"},                                       // xsave
-      Row{{0x0F, 0xAE, 0x34, 0x24}, "westmere", "sandybridge"},                                       // xsaveopt
-      Row{{0x0F, 0xC7, 0x24, 0x24}, "broadwell", "skylake"},                                          // xsavec
-      Row{{0x0F, 0xC7, 0x2C, 0x24}, "broadwell", "skylake"},                                          // xsaves
-      Row{{0x66, 0x0F, 0xAE, 0x3C, 0x24}, "broadwell", "skylake"},                                    // clflushopt
+      Row{X86("aesimc %xmm1, %xmm0"), "nehalem", "westmere", host_has(CpuFeature::aes)},
+      Row{X86("vxorps %xmm1, %xmm0, %xmm0"), "nehalem", "sandybridge", host_has(CpuFeature::avx)},
+      Row{X86("vcvtph2ps %xmm1, %xmm0"), "sandybridge", "ivybridge", host_has(CpuFeature::f16c)},
+      Row{X86("vpxor %ymm1, %ymm0, %ymm0"), "ivybridge", "haswell", host_has(CpuFeature::avx2)},
+      Row{X86("vfmadd231pd %xmm2, %xmm1, %xmm0"), "ivybridge", "haswell", host_has(CpuFeature::fma)},
+      Row{X86("blsr %ecx, %eax"), "ivybridge", "haswell", host_has(CpuFeature::bmi1)},
+      Row{X86("shrx %eax, %eax, %eax"), "ivybridge", "haswell", host_has(CpuFeature::bmi2)},
+      Row{X86("movbe (%rsp), %eax"), "ivybridge", "haswell", host_has(CpuFeature::movbe)},
+      Row{X86("adox %ecx, %eax"), "haswell", "broadwell", host_has(CpuFeature::adx)},
+      Row{X86("vpmaskmovd (%rsp), %ymm1, %ymm0"), "ivybridge", "haswell", host_has(CpuFeature::avx2)},
+      Row{X86("vpgatherdd %ymm2, (%rsp,%ymm1), %ymm0"), "ivybridge", "haswell", host_has(CpuFeature::avx2)},
+      Row{X86("rdrand %eax"), "sandybridge", "ivybridge"},
+      Row{X86("rdseed %eax"), "haswell", "broadwell"},
+      Row{X86("clac"), "haswell", "broadwell"},
+      Row{X86("rdfsbase %rax"), "sandybridge", "ivybridge"},
+      Row{X86("xsave (%rsp)"), "westmere", "sandybridge"},
+      Row{X86("xsaveopt (%rsp)"), "westmere", "sandybridge"},
+      Row{X86("xsavec (%rsp)"), "broadwell", "skylake"},
+      Row{X86("xsaves (%rsp)"), "broadwell", "skylake"},
+      Row{X86("clflushopt (%rsp)"), "broadwell", "skylake"},
   };
-  guest_.port.registers.rsp = stack_top - 1024;
+  guest_.backend.registers.rsp = stack_top - 1024;
   for (const Row& row : rows) {
-    // mov $7, %eax; xor %edx, %edx; xor %ecx, %ecx; xsetbv
-    const std::vector<std::uint8_t> enable{0xB8, 7, 0, 0, 0, 0x31, 0xD2, 0x31, 0xC9, 0x0F, 0x01, 0xD1};
+    const std::vector<std::uint8_t> enable = X86("mov $7, %eax; xor %edx, %edx; xor %ecx, %ecx; xsetbv");
     const bool has_xsave = row.with != "westmere";
     SCOPED_TRACE(testing::Message() << row.with << ", row " << &row - rows.data());
-    guest_.port.special.cr4 = vpmu::bit(5) | osfxsr | osxsave;
+    guest_.backend.special.cr4 = vpmu::bit(5) | x86::cr4::OSFXSR::mask | x86::cr4::OSXSAVE::mask;
     be(row.without);
-    expect_stopped_in_handler(run(row.code), vector_ud);
+    expect_stopped_in_handler(run(row.code), x86::vector::UD);
     be(row.with);
-    guest_.port.special.cr4 = vpmu::bit(5) | osfxsr | fsgsbase | (has_xsave ? osxsave : 0);
+    guest_.backend.special.cr4 =
+        vpmu::bit(5) | x86::cr4::OSFXSR::mask | fsgsbase | (has_xsave ? x86::cr4::OSXSAVE::mask : 0);
     std::vector<std::uint8_t> code = has_xsave ? enable : std::vector<std::uint8_t>{};
     code.insert(code.end(), row.code.begin(), row.code.end());
     EXPECT_EQ(runs(code), row.host);
@@ -107,18 +108,17 @@ TEST_F(Features, AnInstructionIsThereWhereCpuidTellsOfIt) {
 
 // SDM 2A LZCNT, 2B TZCNT: on processors without them the prefix is ignored, and BSR and BSF give other results.
 TEST_F(Features, LzcntAndTzcntAreBsrAndBsfWhereTheyAreNot) {
-  guest_.port.registers.rcx = 0x100;
-  const std::vector<std::uint8_t> code{
-      0xF3, 0x0F, 0xBD, 0xC1, 0xF3, 0x0F, 0xBC, 0xD9,
-      0x31, 0xD2, 0xF3, 0x0F, 0xBC, 0xCA, 0xF4};  // lzcnt %ecx, %eax; tzcnt %ecx, %ebx; of 0: %ecx
+  guest_.backend.registers.rcx = 0x100;
+  const std::vector<std::uint8_t> code =
+      X86("lzcnt %ecx, %eax; tzcnt %ecx, %ebx; xor %edx, %edx; tzcnt %edx, %ecx; hlt");
   be("nehalem");
   EXPECT_EQ(run(code).regs()->rax, 8U);
-  EXPECT_EQ(port_->regs()->rbx, 8U);
-  EXPECT_EQ(port_->regs()->rcx, 0x100U) << "BSF of 0 leaves the register alone";
+  EXPECT_EQ(backend_->regs()->rbx, 8U);
+  EXPECT_EQ(backend_->regs()->rcx, 0x100U) << "BSF of 0 leaves the register alone";
   be("haswell");
   EXPECT_EQ(run(code).regs()->rax, 23U);
-  EXPECT_EQ(port_->regs()->rbx, 8U);
-  EXPECT_EQ(port_->regs()->rcx, host_has(CpuFeature::bmi1) ? 32U : 0x100U);
+  EXPECT_EQ(backend_->regs()->rbx, 8U);
+  EXPECT_EQ(backend_->regs()->rcx, host_has(CpuFeature::bmi1) ? 32U : 0x100U);
 }
 
 // SDM 2A CPUID: ECX.OSXSAVE of leaf 1, and EBX of leaf DH.
@@ -126,70 +126,67 @@ TEST_F(Features, CpuidFollowsWhatTheKernelHasSwitchedOn) {
   be("skylake");
   EXPECT_EQ(after_cpuid(1, 0, &kvm_regs::rcx) & vpmu::bit(27), 0U);
   EXPECT_EQ(after_cpuid(1, 0, &kvm_regs::rdx) & vpmu::bit(9), vpmu::bit(9));
-  guest_.port.special.apic_base = 0xFEE0'0100;
+  guest_.backend.special.apic_base = 0xFEE0'0100;
   EXPECT_EQ(after_cpuid(1, 0, &kvm_regs::rdx) & vpmu::bit(9), 0U) << "the APIC is disabled";
-  guest_.port.special.apic_base = 0xFEE0'0900;
+  guest_.backend.special.apic_base = 0xFEE0'0900;
   EXPECT_EQ(after_cpuid(0xD, 0, &kvm_regs::rbx), 576U);
   EXPECT_EQ(after_cpuid(0xD, 0, &kvm_regs::rcx), host_has(CpuFeature::avx) ? 832U : 576U);
-  guest_.port.special.cr4 |= osxsave;
+  guest_.backend.special.cr4 |= x86::cr4::OSXSAVE::mask;
   EXPECT_EQ(after_cpuid(1, 0, &kvm_regs::rcx) & vpmu::bit(27), vpmu::bit(27));
   if (!host_has(CpuFeature::avx)) return;
-  // mov $7, %eax; xor %edx, %edx; xor %ecx, %ecx; xsetbv; mov $0xD, %eax; cpuid; hlt
-  EXPECT_EQ(run({0xB8, 7, 0, 0, 0, 0x31, 0xD2, 0x31, 0xC9, 0x0F, 0x01, 0xD1, 0xB8, 0x0D, 0, 0, 0, 0x0F, 0xA2, 0xF4})
-                .regs()
-                ->rbx,
+  EXPECT_EQ(run(X86("mov $7, %eax; xor %edx, %edx; xor %ecx, %ecx; xsetbv; mov $0xD, %eax; cpuid; hlt")).regs()->rbx,
             832U);
 }
 
 // SDM 2D XSETBV.
 TEST_F(Features, OnlyWhatThereIsCanBeEnabledInXcr0) {
   be("haswell");
-  const auto xsetbv = [&](std::uint64_t value, std::uint64_t index = 0) -> SoftPort& {
-    guest_.port.registers.rax = value & 0xFFFF'FFFF;
-    guest_.port.registers.rdx = value >> 32;
-    guest_.port.registers.rcx = index;
-    return run({0x0F, 0x01, 0xD1, 0xF4});
+  const auto xsetbv = [&](std::uint64_t value, std::uint64_t index = 0) -> SoftBackend& {
+    guest_.backend.registers.rax = value & 0xFFFF'FFFF;
+    guest_.backend.registers.rdx = value >> 32;
+    guest_.backend.registers.rcx = index;
+    return run(X86("xsetbv; hlt"));
   };
-  expect_stopped_in_handler(xsetbv(3), vector_ud);
-  guest_.port.special.cr4 |= osxsave;
+  expect_stopped_in_handler(xsetbv(3), x86::vector::UD);
+  guest_.backend.special.cr4 |= x86::cr4::OSXSAVE::mask;
   EXPECT_EQ(xsetbv(3).regs()->rip, code_at + 4);
-  EXPECT_EQ(port_->vectors()->xcr0, 3U);
+  EXPECT_EQ(backend_->vectors()->xcr0, 3U);
   for (const std::uint64_t wrong : {0ULL, 2ULL, 5ULL, 9ULL, 0x1'0000'0003ULL})
-    expect_stopped_in_handler(xsetbv(wrong), vector_gp);
-  EXPECT_EQ(port_->vectors()->xcr0, 1U) << "as after reset";
-  expect_stopped_in_handler(xsetbv(3, 1), vector_gp);
-  in_ring_3({0x0F, 0x01, 0xD1});
-  SoftPort& program = begin();
+    expect_stopped_in_handler(xsetbv(wrong), x86::vector::GP);
+  EXPECT_EQ(backend_->vectors()->xcr0, 1U) << "as after reset";
+  expect_stopped_in_handler(xsetbv(3, 1), x86::vector::GP);
+  in_ring_3(X86("xsetbv"));
+  SoftBackend& program = begin();
   finish(program);
-  expect_stopped_in_handler(program, vector_gp);
+  expect_stopped_in_handler(program, x86::vector::GP);
 }
 
 // SDM 2D XGETBV.
 TEST_F(Features, Xcr0IsReadWhereThereIsSuchARegister) {
-  const auto xgetbv = [&](std::uint64_t index) -> SoftPort& {
-    guest_.port.registers.rcx = index;
-    return run({0x0F, 0x01, 0xD0, 0xF4});
+  const auto xgetbv = [&](std::uint64_t index) -> SoftBackend& {
+    guest_.backend.registers.rcx = index;
+    return run(X86("xgetbv; hlt"));
   };
   be("haswell");
-  expect_stopped_in_handler(xgetbv(0), vector_ud);
-  guest_.port.special.cr4 |= osxsave;
+  expect_stopped_in_handler(xgetbv(0), x86::vector::UD);
+  guest_.backend.special.cr4 |= x86::cr4::OSXSAVE::mask;
   EXPECT_EQ(xgetbv(0).regs()->rax, 1U);
   for (const std::uint64_t wrong : {1ULL, 2ULL, 63ULL, 0xFFFF'FFFFULL})
-    expect_stopped_in_handler(xgetbv(wrong), vector_gp);
+    expect_stopped_in_handler(xgetbv(wrong), x86::vector::GP);
   be("skylake");
   EXPECT_EQ(xgetbv(1).regs()->rip, code_at + 4);
-  expect_stopped_in_handler(xgetbv(2), vector_gp);
+  expect_stopped_in_handler(xgetbv(2), x86::vector::GP);
 }
 
 // SDM 3A 2.5: a bit of CR4 whose feature is not there is reserved.
 TEST_F(Features, ControlBitsGoWithFeatures) {
   const auto can_set = [&](std::string_view model, std::uint64_t bits) {
     be(model);
-    guest_.port.registers.rax = guest_.port.special.cr4 | bits;
-    return runs({0x0F, 0x22, 0xE0});  // mov %rax, %cr4
+    guest_.backend.registers.rax = guest_.backend.special.cr4 | bits;
+    return runs(X86("mov %rax, %cr4"));
   };
-  EXPECT_FALSE(can_set("nehalem", osxsave));
-  EXPECT_TRUE(can_set("sandybridge", osxsave));
+  EXPECT_FALSE(can_set("nehalem", x86::cr4::OSXSAVE::mask));
+  EXPECT_TRUE(can_set("sandybridge", x86::cr4::OSXSAVE::mask));
   EXPECT_FALSE(can_set("sandybridge", smep));
   EXPECT_FALSE(can_set("sandybridge", fsgsbase));
   EXPECT_TRUE(can_set("ivybridge", smep | fsgsbase));
@@ -202,47 +199,52 @@ TEST_F(Features, ControlBitsGoWithFeatures) {
 // SDM 3A 4.6.1: the kernel cannot access user pages (unless STAC allows data accesses) or execute them.
 TEST_F(Features, SmepAndSmapKeepTheKernelFromUserPages) {
   be("skylake");
-  guest_.port.special.cr4 |= smap | smep;
-  guest_.port.registers.rbx = user_at;
-  EXPECT_TRUE(runs({0x0F, 0x01, 0xCB, 0x8B, 0x03, 0x0F, 0x01, 0xCA}));  // stac; mov (%rbx), %eax; clac
-  SoftPort& load = run({0x0F, 0x01, 0xCB, 0x0F, 0x01, 0xCA, 0x8B, 0x03});
-  expect_stopped_in_handler(load, vector_pf);
+  guest_.backend.special.cr4 |= smap | smep;
+  guest_.backend.registers.rbx = user_at;
+  EXPECT_TRUE(runs(X86("stac; mov (%rbx), %eax; clac")));
+  SoftBackend& load = run(X86("stac; clac; mov (%rbx), %eax"));
+  expect_stopped_in_handler(load, x86::vector::PF);
   EXPECT_EQ(load.sregs()->cr2, user_at);
-  SoftPort& jump = run({0xFF, 0xE3});  // jmp *%rbx
-  expect_stopped_in_handler(jump, vector_pf);
+  SoftBackend& jump = run(X86("jmp *%rbx"));
+  expect_stopped_in_handler(jump, x86::vector::PF);
   EXPECT_EQ(jump.sregs()->cr2, user_at);
 }
 
 // SDM 3A 2.5, SDM 2A tables 2-15 to 2-28: whether instructions of a disabled unit raise #UD or #NM.
 TEST_F(Features, UnitsThatAreOffRaiseUdOrNm) {
   be("skylake");
-  const std::vector<std::uint8_t> fld1{0xD9, 0xE8}, paddd{0x66, 0x0F, 0xFE, 0xC1}, vaddps{0xC5, 0xF4, 0x58, 0xC1},
-      xsave{0x0F, 0xAE, 0x24, 0x24}, maskmovdqu{0x66, 0x0F, 0xF7, 0xC1};
+  const std::vector<std::uint8_t> fld1 = X86("fld1"), paddd = X86("paddd %xmm1, %xmm0"),
+                                  vaddps = X86("vaddps %ymm1, %ymm1, %ymm0"), xsave = X86("xsave (%rsp)"),
+                                  maskmovdqu = X86("maskmovdqu %xmm1, %xmm0"), maskmovq = X86("maskmovq %mm1, %mm0"),
+                                  paddd_of_mmx = X86("paddd %mm1, %mm0"), emms = X86("emms");
   const auto raised = [&](const std::vector<std::uint8_t>& code, std::uint64_t cr0, std::uint64_t cr4) {
-    guest_.port.special.cr0 = FakeGuest::cr0_paging | cr0;
-    guest_.port.special.cr4 = vpmu::bit(5) | cr4;
+    guest_.backend.special.cr0 = FakeGuest::cr0_paging | cr0;
+    guest_.backend.special.cr4 = vpmu::bit(5) | cr4;
     return (run(code).regs()->rip - handler_of(0)) / 16;
   };
-  for (const std::uint64_t off : {cr0_ts, cr0_em}) EXPECT_EQ(raised(fld1, off, osfxsr), vector_nm);
-  for (const auto& code : {paddd, maskmovdqu}) {
-    EXPECT_EQ(raised(code, cr0_ts, osfxsr), vector_nm);
-    EXPECT_EQ(raised(code, cr0_em | cr0_ts, osfxsr), vector_ud);
-    EXPECT_EQ(raised(code, cr0_ts, 0), vector_ud);
+  for (const std::uint64_t off : {x86::cr0::TS::mask, x86::cr0::EM::mask})
+    EXPECT_EQ(raised(fld1, off, x86::cr4::OSFXSR::mask), x86::vector::NM);
+  for (const auto& code : {maskmovq, paddd_of_mmx, emms}) {
+    EXPECT_EQ(raised(code, x86::cr0::TS::mask, 0), x86::vector::NM);
+    EXPECT_EQ(raised(code, x86::cr0::EM::mask | x86::cr0::TS::mask, 0), x86::vector::UD);
   }
-  EXPECT_EQ(raised(xsave, cr0_ts, osxsave), vector_nm);
-  EXPECT_EQ(raised(xsave, cr0_ts, 0), vector_ud);
+  for (const auto& code : {paddd, maskmovdqu}) {
+    EXPECT_EQ(raised(code, x86::cr0::TS::mask, x86::cr4::OSFXSR::mask), x86::vector::NM);
+    EXPECT_EQ(raised(code, x86::cr0::EM::mask | x86::cr0::TS::mask, x86::cr4::OSFXSR::mask), x86::vector::UD);
+    EXPECT_EQ(raised(code, x86::cr0::TS::mask, 0), x86::vector::UD);
+  }
+  EXPECT_EQ(raised(xsave, x86::cr0::TS::mask, x86::cr4::OSXSAVE::mask), x86::vector::NM);
+  EXPECT_EQ(raised(xsave, x86::cr0::TS::mask, 0), x86::vector::UD);
   if (!host_has(CpuFeature::avx)) return;
-  EXPECT_EQ(raised(vaddps, 0, osxsave), vector_ud) << "XCR0 has not enabled it";
-  EXPECT_EQ(raised(vaddps, 0, 0), vector_ud);
+  EXPECT_EQ(raised(vaddps, 0, x86::cr4::OSXSAVE::mask), x86::vector::UD) << "XCR0 has not enabled it";
+  EXPECT_EQ(raised(vaddps, 0, 0), x86::vector::UD);
   EXPECT_TRUE(lines_.empty()) << lines_[0];
 }
 
 // A vCPU without KVM runs the same each time, and so must its random numbers be.
 TEST_F(Features, RandomNumbersAreTheSameInEachRun) {
   be("broadwell");
-  const std::vector<std::uint8_t> code{
-      0xF8, 0x48, 0x0F, 0xC7, 0xF0, 0x0F, 0x92, 0xC1,
-      0x48, 0x0F, 0xC7, 0xFB, 0x0F, 0xC7, 0xF2, 0xF4};  // clc; rdrand %rax; setb %cl; rdseed %rbx; rdrand %edx
+  const std::vector<std::uint8_t> code = X86("clc; rdrand %rax; setb %cl; rdseed %rbx; rdrand %edx; hlt");
   const auto first = run(code).regs();
   EXPECT_EQ(first->rcx & 0xFF, 1U) << "CF: there was one";
   EXPECT_NE(first->rax, first->rbx);
@@ -257,33 +259,32 @@ TEST_F(Features, RandomNumbersAreTheSameInEachRun) {
 // SDM 2B RDFSBASE, 2D WRGSBASE.
 TEST_F(Features, BasesAreReadAndWrittenByPrograms) {
   be("ivybridge");
-  guest_.port.special.cr4 |= fsgsbase;
-  guest_.port.registers.rax = 0x7FFF'1234'5678;
-  in_ring_3({0xF3, 0x48, 0x0F, 0xAE, 0xD8, 0xF3, 0x48, 0x0F, 0xAE, 0xCB, 0xF3, 0x0F, 0xAE, 0xC9, 0xF3, 0x0F, 0xAE, 0xD0,
-             0xCC});  // wrgsbase %rax; rdgsbase %rbx; rdgsbase %ecx; wrfsbase %eax
-  SoftPort& port = begin();
-  finish(port);
-  expect_stopped_in_handler(port, vector_bp);
-  EXPECT_EQ(port.regs()->rbx, 0x7FFF'1234'5678U);
-  EXPECT_EQ(port.regs()->rcx, 0x1234'5678U);
-  EXPECT_EQ(port.sregs()->gs.base, 0x7FFF'1234'5678U);
-  EXPECT_EQ(port.sregs()->fs.base, 0x1234'5678U);
-  guest_.port.registers.rax = 0x8000'0000'0000;
-  in_ring_3({0xF3, 0x48, 0x0F, 0xAE, 0xD8});
-  SoftPort& wrong = begin();
+  guest_.backend.special.cr4 |= fsgsbase;
+  guest_.backend.registers.rax = 0x7FFF'1234'5678;
+  in_ring_3(X86("wrgsbase %rax; rdgsbase %rbx; rdgsbase %ecx; wrfsbase %eax; int3"));
+  SoftBackend& backend = begin();
+  finish(backend);
+  expect_stopped_in_handler(backend, x86::vector::BP);
+  EXPECT_EQ(backend.regs()->rbx, 0x7FFF'1234'5678U);
+  EXPECT_EQ(backend.regs()->rcx, 0x1234'5678U);
+  EXPECT_EQ(backend.sregs()->gs.base, 0x7FFF'1234'5678U);
+  EXPECT_EQ(backend.sregs()->fs.base, 0x1234'5678U);
+  guest_.backend.registers.rax = 0x8000'0000'0000;
+  in_ring_3(X86("wrgsbase %rax"));
+  SoftBackend& wrong = begin();
   finish(wrong);
-  expect_stopped_in_handler(wrong, vector_gp);
+  expect_stopped_in_handler(wrong, x86::vector::GP);
 }
 
 // SDM 2B RDTSCP; SDM 3C table 35-2: IA32_TSC_AUX is there with it, and IA32_XSS with XSAVES.
 TEST_F(Features, MsrsGoWithFeatures) {
   be("skylake");
-  guest_.store_code(code_at, {0x0F, 0x01, 0xF9, 0xF4});
-  SoftPort& port = begin();
-  ASSERT_TRUE(port.set_msr(0xC000'0103, 0x42));
-  EXPECT_TRUE(port.msr(0xDA0));
-  finish(port);
-  EXPECT_EQ(port.regs()->rcx, 0x42U);
+  guest_.store_code(code_at, X86("rdtscp; hlt"));
+  SoftBackend& backend = begin();
+  ASSERT_TRUE(backend.set_msr(0xC000'0103, 0x42));
+  EXPECT_TRUE(backend.msr(0xDA0));
+  finish(backend);
+  EXPECT_EQ(backend.regs()->rcx, 0x42U);
   be("haswell");
   EXPECT_FALSE(begin().msr(0xDA0));
   cpuid_ = {};
@@ -294,24 +295,24 @@ TEST_F(Features, MsrsGoWithFeatures) {
 TEST_F(Features, GathersMeetTheGuestsDataBreakpoints) {
   if (!host_has(CpuFeature::avx2)) GTEST_SKIP() << "no AVX2 here";
   be("haswell");
-  guest_.port.special.cr4 |= osfxsr | osxsave;
-  guest_.port.registers.rbx = data_at;
-  guest_.store_code(code_at, {0xC4, 0xE2, 0x75, 0x90, 0x04, 0x93, 0xF4});  // vpgatherdd %ymm1, (%rbx,%ymm2,4), %ymm0
+  guest_.backend.special.cr4 |= x86::cr4::OSFXSR::mask | x86::cr4::OSXSAVE::mask;
+  guest_.backend.registers.rbx = data_at;
+  guest_.store_code(code_at, X86("vpgatherdd %ymm1, (%rbx,%ymm2,4), %ymm0; hlt"));
   vpmu::exec::VectorState state;
   state.xcr0 = 7;
   const std::array<std::int32_t, 4> mask{-1, -1, 0, -1}, index{0, 7, 9, -1 + 64};
   std::memcpy(state.legacy.data() + vpmu::exec::VectorState::xmm_at + 16, mask.data(), sizeof mask);
   std::memcpy(state.legacy.data() + vpmu::exec::VectorState::xmm_at + 32, index.data(), sizeof index);
   for (const auto& [element, hit] : {std::pair{7U, true}, {63U, true}, {9U, false}, {8U, false}}) {
-    SoftPort& port = begin();
-    ASSERT_TRUE(port.set_vectors(state));
+    SoftBackend& backend = begin();
+    ASSERT_TRUE(backend.set_vectors(state));
     kvm_debugregs debug{};
     debug.db[0] = data_at + 4ULL * element;
     debug.dr7 = 0x400 | 1 | 0x3U << 16 | 0x3U << 18;  // L0, reads and writes, four bytes
-    ASSERT_TRUE(port.set_debugregs(debug));
-    finish(port);
-    EXPECT_EQ(port.regs()->rip, hit ? handler_of(1) + 1 : code_at + 7) << element;
-    EXPECT_EQ(port.debugregs()->dr6 & 0xF, hit ? 1U : 0U) << element;
+    ASSERT_TRUE(backend.set_debugregs(debug));
+    finish(backend);
+    EXPECT_EQ(backend.regs()->rip, hit ? handler_of(1) + 1 : code_at + 7) << element;
+    EXPECT_EQ(backend.debugregs()->dr6 & 0xF, hit ? 1U : 0U) << element;
   }
 }
 
@@ -319,13 +320,14 @@ TEST_F(Features, GathersMeetTheGuestsDataBreakpoints) {
 TEST_F(Features, WhatReachesAPartFaultsWhereItDoes) {
   if (!host_has(CpuFeature::avx2)) GTEST_SKIP() << "no AVX2 here";
   be("haswell");
-  guest_.port.special.cr4 |= osfxsr | osxsave;
-  const auto runs_with = [&](const std::vector<std::uint8_t>& code, const vpmu::exec::VectorState& state) -> SoftPort& {
+  guest_.backend.special.cr4 |= x86::cr4::OSFXSR::mask | x86::cr4::OSXSAVE::mask;
+  const auto runs_with = [&](const std::vector<std::uint8_t>& code,
+                             const vpmu::exec::VectorState& state) -> SoftBackend& {
     guest_.store_code(code_at, code);
-    SoftPort& port = begin();
-    EXPECT_TRUE(port.set_vectors(state));
-    finish(port);
-    return port;
+    SoftBackend& backend = begin();
+    EXPECT_TRUE(backend.set_vectors(state));
+    finish(backend);
+    return backend;
   };
   vpmu::exec::VectorState state;
   state.xcr0 = 7;
@@ -334,40 +336,76 @@ TEST_F(Features, WhatReachesAPartFaultsWhereItDoes) {
     std::memcpy(state.legacy.data() + vpmu::exec::VectorState::xmm_at + 16 * number, words.data(), 16);
     std::memcpy(state.upper[number].data(), words.data() + 4, 16);
   };
-  guest_.port.registers.rbx = end - 16;
-  const std::vector<std::uint8_t> vmaskmov{0xC4, 0xE2, 0x75, 0x8C, 0x03, 0xF4};  // vpmaskmovd (%rbx), %ymm1, %ymm0
-  const std::vector<std::uint8_t> vgather{0xC4, 0xE2, 0x75, 0x90,
-                                          0x04, 0x93, 0xF4};  // vpgatherdd %ymm1, (%rbx,%ymm2,4), %ymm0
-  const std::vector<std::uint8_t> vmaskstore{0xC4, 0xE2, 0x75, 0x8E, 0x03, 0xF4};  // vpmaskmovd %ymm0, %ymm1, (%rbx)
+  guest_.backend.registers.rbx = end - 16;
+  const std::vector<std::uint8_t> vmaskmov = X86("vpmaskmovd (%rbx), %ymm1, %ymm0; hlt");
+  const std::vector<std::uint8_t> vgather = X86("vpgatherdd %ymm1, (%rbx,%ymm2,4), %ymm0; hlt");
+  const std::vector<std::uint8_t> vmaskstore = X86("vpmaskmovd %ymm0, %ymm1, (%rbx); hlt");
   set(1, {-1, -1, -1, -1, 0, 0, 0, 0});
   EXPECT_EQ(runs_with(vmaskmov, state).regs()->rip, code_at + vmaskmov.size()) << "what is masked off may be nowhere";
   set(1, {-1, -1, -1, -1, 0, -1, 0, 0});
   for (const auto& code : {vmaskmov, vmaskstore}) {
-    SoftPort& port = runs_with(code, state);
-    expect_stopped_in_handler(port, vector_pf);
-    EXPECT_EQ(port.sregs()->cr2, end);
+    SoftBackend& backend = runs_with(code, state);
+    expect_stopped_in_handler(backend, x86::vector::PF);
+    EXPECT_EQ(backend.sregs()->cr2, end);
     EXPECT_EQ(pushed(5), code == vmaskstore ? 2U : 0U) << "the error code: W";
   }
   set(2, {0, 1, 2, 3, 1000, 1001, -2, 0});
   set(1, {-1, -1, -1, -1, 0, 0, -1, 0});
   EXPECT_EQ(runs_with(vgather, state).regs()->rip, code_at + vgather.size());
   set(1, {-1, 0, 0, 0, 0, -1, 0, 0});
-  SoftPort& port = runs_with(vgather, state);
-  expect_stopped_in_handler(port, vector_pf);
-  EXPECT_EQ(port.sregs()->cr2, end - 16 + 4 * 1001);
-  EXPECT_EQ(port.vectors()->upper, state.upper);
-  EXPECT_EQ(port.vectors()->legacy, state.legacy);
+  SoftBackend& backend = runs_with(vgather, state);
+  expect_stopped_in_handler(backend, x86::vector::PF);
+  EXPECT_EQ(backend.sregs()->cr2, end - 16 + 4 * 1001);
+  EXPECT_EQ(backend.vectors()->upper, state.upper);
+  EXPECT_EQ(backend.vectors()->legacy, state.legacy);
   // XSAVE of an area of 832 bytes, at the last 576 bytes of a page.
-  guest_.port.registers.rbx = end - 576;
-  guest_.port.registers.rax = 7;
-  const std::vector<std::uint8_t> xsave{0x0F, 0xAE, 0x23, 0xF4};
-  SoftPort& saved = runs_with(xsave, state);
-  expect_stopped_in_handler(saved, vector_pf);
+  guest_.backend.registers.rbx = end - 576;
+  guest_.backend.registers.rax = 7;
+  const std::vector<std::uint8_t> xsave = X86("xsave (%rbx); hlt");
+  SoftBackend& saved = runs_with(xsave, state);
+  expect_stopped_in_handler(saved, x86::vector::PF);
   EXPECT_EQ(saved.sregs()->cr2, end);
-  guest_.port.registers.rax = 3;
+  guest_.backend.registers.rax = 3;
   EXPECT_EQ(runs_with(xsave, state).regs()->rip, code_at + xsave.size());
-  guest_.port.registers.rbx = end - 568;
-  expect_stopped_in_handler(runs_with(xsave, state), vector_gp);
+  guest_.backend.registers.rbx = end - 568;
+  expect_stopped_in_handler(runs_with(xsave, state), x86::vector::GP);
+}
+
+// SDM 3A 6.15, interrupts 16 and 19; SDM 1 8.7, 11.5.2: SSE faults at the instruction, x87 at the next one that waits.
+TEST_F(Features, FloatingPointExceptionsThatAreUnmasked) {
+  be("skylake");
+  using vpmu::exec::VectorState;
+  constexpr std::uint32_t flag = 4, mask = flag << 7;  // ZE and ZM of MXCSR; FCW has ZM where MXCSR has ZE
+  const std::vector<std::uint8_t> divss = X86("divss %xmm1, %xmm0; hlt");
+  const std::vector<std::uint8_t> fdiv = X86("fld1; fldz; fdivrp %st, %st(1); fnstsw %ax; fld1; hlt");
+  constexpr std::uint64_t waits_at = 8;
+  VectorState state;
+  const float one = 1;
+  std::memcpy(state.legacy.data() + VectorState::xmm_at, &one, sizeof one);
+  const auto runs = [&](const std::vector<std::uint8_t>& code, std::uint64_t cr4) -> SoftBackend& {
+    guest_.backend.special.cr4 = x86::cr4::PAE::mask | x86::cr4::OSFXSR::mask | cr4;
+    guest_.store_code(code_at, code);
+    SoftBackend& backend = begin();
+    EXPECT_TRUE(backend.set_vectors(state));
+    finish(backend);
+    return backend;
+  };
+  constexpr unsigned rip = 4;
+  EXPECT_EQ(runs(divss, x86::cr4::OSXMMEXCPT::mask).regs()->rip, code_at + divss.size()) << "masked";
+  EXPECT_EQ(runs(fdiv, 0).regs()->rip, code_at + fdiv.size());
+  state.set_mxcsr(VectorState::initial_mxcsr & ~mask);
+  state.set_fcw(VectorState::initial_fcw & ~std::uint16_t{flag});
+  SoftBackend& sse = runs(divss, x86::cr4::OSXMMEXCPT::mask);
+  expect_stopped_in_handler(sse, x86::vector::XM);
+  EXPECT_EQ(pushed(rip), code_at);
+  EXPECT_EQ(sse.vectors()->mxcsr(), state.mxcsr() | flag);
+  EXPECT_EQ(std::memcmp(sse.vectors()->legacy.data() + VectorState::xmm_at, &one, sizeof one), 0) << "no result";
+  expect_stopped_in_handler(runs(divss, 0), x86::vector::UD);
+  SoftBackend& x87 = runs(fdiv, 0);
+  expect_stopped_in_handler(x87, x86::vector::MF);
+  EXPECT_EQ(pushed(rip), code_at + waits_at);
+  EXPECT_EQ(x87.regs()->rax & 0x80FF, 0x8080 | flag) << "B, ES and ZE";
+  EXPECT_TRUE(lines_.empty()) << lines_[0];
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <thread>
 
+#include "exec/tests/fixtures/assembled.hpp"
+#include "soft/soft_board.hpp"
 #include "soft/system_fixture.hpp"
 
 namespace vmm::test {
@@ -13,12 +15,12 @@ class SeveralProcessors : public SystemInstructions {
  protected:
   static constexpr std::uint64_t second_code = code_at + 0x400, second_stack = stack_top - 0x800;
   static constexpr std::uint64_t last_tsc = data_at + 8, errors = data_at + 16;
-  static constexpr std::uint64_t most_ticks = 10'000'000;
+  static constexpr std::uint64_t max_ticks = 10'000'000;
 
-  void make(const Schedule& schedule, SoftStart second = {}) {
-    ports_.clear();
-    board_ = std::make_unique<SoftBoard>(nullptr, schedule);
-    const SoftStart start{.sregs = guest_.port.special, .regs = guest_.port.registers, .compiling = {.after = 2}};
+  void make(const Schedule& schedule, SoftStart second = {}, unsigned threads_per_core = 1) {
+    backends_.clear();
+    board_ = std::make_unique<SoftBoard>(nullptr, schedule, threads_per_core);
+    const SoftStart start{.sregs = guest_.backend.special, .regs = guest_.backend.registers, .compiling = {.after = 2}};
     add(start);
     if (!second.waits_for_start) {
       second = start;
@@ -30,20 +32,20 @@ class SeveralProcessors : public SystemInstructions {
     add(second);
   }
   void add(const SoftStart& start) {
-    ports_.push_back(std::make_unique<SoftPort>(memory_, cpuid_, start, board_.get()));
-    ports_.back()->stop_after(most_ticks);
+    backends_.push_back(std::make_unique<SoftBackend>(memory_, cpuid_, start, board_.get()));
+    backends_.back()->stop_after(max_ticks);
   }
   /// Runs all until they halt; false if one has run for too long.
   bool run_all() {
     std::atomic<bool> all_halted{true};
     std::vector<std::thread> threads;
-    for (unsigned id = 0; id < ports_.size(); ++id)
+    for (unsigned id = 0; id < backends_.size(); ++id)
       threads.emplace_back([&, id] {
-        const auto exit = ports_[id]->run();
+        const auto exit = backends_[id]->run();
         if (exit && !std::holds_alternative<Interrupted>(*exit)) {
           all_halted = std::holds_alternative<Hlt>(*exit);
           if (std::holds_alternative<TimeUp>(*exit)) saved_ = {board_->clock.image(), board_->turns.image()};
-          for (unsigned other = 0; other < ports_.size(); ++other)
+          for (unsigned other = 0; other < backends_.size(); ++other)
             if (other != id) board_->turns.kicked(other);
         }
         board_->turns.leave(id);
@@ -53,19 +55,20 @@ class SeveralProcessors : public SystemInstructions {
   }
 
   LinearMemory memory_{guest_.ram, [this](vpmu::GuestPhysical page) {
-                         for (auto& port : ports_) port->written(page);
+                         for (auto& backend : backends_) backend->written(page);
                        }};
   std::unique_ptr<SoftBoard> board_;
-  std::pair<MachineClock::Image, Turns::Image> saved_;  ///< Set when the time of one is up.
-  std::vector<std::unique_ptr<SoftPort>> ports_;
+  std::pair<MachineClock::Image, RoundRobin::Image> saved_;  ///< Set when the time of one is up.
+  std::vector<std::unique_ptr<SoftBackend>> backends_;
 };
 
-/// Increments data_at 3000 times, without LOCK.
-const std::vector<std::uint8_t> increments{0xB9, 0xB8, 0x0B, 0,    0,                       // mov $3000, %ecx
-                                           0x48, 0x8B, 0x04, 0x25, 0x00, 0x00, 0x90, 0x00,  // mov data_at, %rax
-                                           0x48, 0xFF, 0xC0,                                // inc %rax
-                                           0x48, 0x89, 0x04, 0x25, 0x00, 0x00, 0x90, 0x00,  // mov %rax, data_at
-                                           0xFF, 0xC9, 0x75, 0xE9, 0xF4};                   // dec; jne; hlt
+/// Increments data_at, which is 900000H, 3000 times, without LOCK.
+const std::vector<std::uint8_t> increments =
+    X86("mov $3000, %ecx; "
+        "1: mov 0x900000, %rax; "
+        "inc %rax; "
+        "mov %rax, 0x900000; "
+        "dec %ecx; jne 1b; hlt");
 
 TEST_F(SeveralProcessors, RacesEndAsTheScheduleSays) {
   guest_.store_code(code_at, increments);
@@ -84,6 +87,25 @@ TEST_F(SeveralProcessors, RacesEndAsTheScheduleSays) {
   EXPECT_NE(counted({.turn = 50, .seed = 2}), first);
 }
 
+// Two threads of a core: each knows what the other has run, and how much of it while it was halted itself.
+TEST_F(SeveralProcessors, KnowTheirSiblings) {
+  constexpr std::uint64_t each = 1 + 3000 * 5;  // and HLT
+  guest_.store_code(code_at, increments);
+  guest_.store_code(second_code, X86("hlt"));
+  for (const unsigned threads : {1U, 2U}) {
+    make({.turn = 1000}, {}, threads);
+    ASSERT_TRUE(run_all());
+    const Sibling seen = backends_[1]->sibling();
+    const bool has = threads == 2;
+    EXPECT_EQ(seen.instructions[0], has ? each + 1 : 0U);
+    EXPECT_EQ(seen.instructions[1], 0U) << "all at CPL 0";
+    EXPECT_GE(seen.alone[0], has ? each - 1000 : 0U) << "the other is halted from its first turn on";
+    EXPECT_LE(seen.alone[0], has ? each + 1 : 0U);
+    EXPECT_EQ(backends_[0]->sibling().instructions[0], has ? 1U : 0U);
+    EXPECT_EQ(backends_[0]->sibling().alone[0], 0U);
+  }
+}
+
 // Saves one race at many moments, also within a turn, and continues it on new processors.
 TEST_F(SeveralProcessors, GoOnFromWhereTheyWereSaved) {
   guest_.store_code(code_at, increments);
@@ -92,15 +114,15 @@ TEST_F(SeveralProcessors, GoOnFromWhereTheyWereSaved) {
   guest_.store_word(data_at, 0);
   make(schedule);
   ASSERT_TRUE(run_all());
-  const std::uint64_t counted = guest_.load_word(data_at), tsc = *ports_[0]->tsc();
+  const std::uint64_t counted = guest_.load_word(data_at), tsc = *backends_[0]->tsc();
   std::uint64_t in_turn_of_the_other = 0;
   for (unsigned moment = 0; moment < 24; ++moment) {
     const unsigned who = moment % 2;
     guest_.store_word(data_at, 0);
     make(schedule);
-    ports_[who]->stop_after(1 + 613 * moment);
+    backends_[who]->stop_after(1 + 613 * moment);
     ASSERT_FALSE(run_all());
-    const std::array images{ports_[0]->save(), ports_[1]->save()};
+    const std::array images{backends_[0]->save(), backends_[1]->save()};
     // With the same seed the race ends the same, with another seed otherwise.
     const std::uint64_t half_way = guest_.load_word(data_at);
     for (const std::uint64_t seed : {4U, 3U}) {
@@ -108,9 +130,9 @@ TEST_F(SeveralProcessors, GoOnFromWhereTheyWereSaved) {
       make({.turn = 50, .seed = seed});
       ASSERT_TRUE(board_->clock.restore(saved_.first, 2));
       ASSERT_TRUE(board_->turns.restore(saved_.second));
-      for (unsigned id = 0; id < 2; ++id) ASSERT_TRUE(ports_[id]->restore(images.at(id)));
+      for (unsigned id = 0; id < 2; ++id) ASSERT_TRUE(backends_[id]->restore(images.at(id)));
       ASSERT_TRUE(run_all());
-      const bool same = guest_.load_word(data_at) == counted && *ports_[0]->tsc() == tsc;
+      const bool same = guest_.load_word(data_at) == counted && *backends_[0]->tsc() == tsc;
       EXPECT_EQ(same, seed == 3) << "moment " << moment;
     }
     in_turn_of_the_other += saved_.second.owner;
@@ -118,22 +140,24 @@ TEST_F(SeveralProcessors, GoOnFromWhereTheyWereSaved) {
   EXPECT_GT(in_turn_of_the_other, 5U);
 }
 
-// The owner of the turn does not run for long, as during a snapshot. What a source asks the port before a run must not
-// consume the kick.
+// The owner of the turn does not run for long, as during a snapshot. What a source asks the back end before a run must
+// not consume the kick.
 TEST_F(SeveralProcessors, AKickIsSeenWhileOneLooksAround) {
-  guest_.store_code(code_at, {0xEB, 0xFE});  // jmp to itself
+  guest_.store_code(code_at, X86("1: jmp 1b"));
   make({.turn = 1ULL << 60U});
-  for (auto& port : ports_) port->stop_after(~0ULL);
+  for (auto& backend : backends_) backend->stop_after(~0ULL);
+  std::atomic<bool> owner_is_out{}, is_out{};
   std::thread owner{[&] {
-    const auto exit = ports_[0]->run();
+    const auto exit = backends_[0]->run();
     EXPECT_TRUE(exit && std::holds_alternative<Interrupted>(*exit));
     board_->turns.let_go(0);
+    owner_is_out = true;
   }};
-  std::atomic<bool> is_out{};
   std::thread other{[&] {
-    EXPECT_EQ(ports_[1]->look_around(1000), 0U);
-    const auto exit = ports_[1]->run();
+    EXPECT_EQ(backends_[1]->look_around(1000), 0U);
+    const auto exit = backends_[1]->run();
     EXPECT_TRUE(exit && std::holds_alternative<Interrupted>(*exit));
+    board_->turns.let_go(1);
     is_out = true;
   }};
   std::this_thread::sleep_for(std::chrono::milliseconds{20});
@@ -141,6 +165,7 @@ TEST_F(SeveralProcessors, AKickIsSeenWhileOneLooksAround) {
   for (int tries = 0; tries < 1000 && !is_out; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds{5});
   EXPECT_TRUE(is_out);
   while (!is_out) board_->turns.kicked(1);
+  while (!owner_is_out) board_->turns.kicked(0);  // where it began only after the kick above
   owner.join();
   other.join();
 }
@@ -157,20 +182,21 @@ TEST_F(SeveralProcessors, AreNotRestoredAsNoneCanBe) {
   EXPECT_TRUE(board_->turns.restore({.owner = ~0U})) << "before the first turn";
 }
 
-// Under a lock, each reads the TSC and checks that it is later than the last value that either has read.
+// Under a lock, which is at data_at, each reads the TSC and checks that it is later than the last value that either has
+// read, which is 8 bytes behind; then come the errors.
 TEST_F(SeveralProcessors, TheTscNeverGoesBackFromOneToTheOther) {
-  const std::vector<std::uint8_t> code{
-      0xB9, 0xD0, 0x07, 0,    0,                                   // mov $2000, %ecx
-      0xB8, 1,    0,    0,    0,                                   // mov $1, %eax
-      0x87, 0x04, 0x25, 0x00, 0x00, 0x90, 0x00,                    // xchg %eax, data_at
-      0x85, 0xC0, 0x75, 0xF0,                                      // test; jne to the mov
-      0x0F, 0x31, 0x48, 0xC1, 0xE2, 0x20, 0x48, 0x09, 0xD0,        // rdtsc; shl $32, %rdx; or %rdx, %rax
-      0x48, 0x3B, 0x04, 0x25, 0x08, 0x00, 0x90, 0x00,              // cmp last_tsc, %rax
-      0x77, 0x07,                                                  // ja over the next
-      0xFF, 0x04, 0x25, 0x10, 0x00, 0x90, 0x00,                    // incl errors
-      0x48, 0x89, 0x04, 0x25, 0x08, 0x00, 0x90, 0x00,              // mov %rax, last_tsc
-      0xC7, 0x04, 0x25, 0x00, 0x00, 0x90, 0x00, 0,    0,    0, 0,  // movl $0, data_at
-      0xFF, 0xC9, 0x75, 0xBF, 0xF4};                               // dec; jne; hlt
+  const std::vector<std::uint8_t> code =
+      X86("mov $2000, %ecx; "
+          "1: mov $1, %eax; "
+          "xchg %eax, 0x900000; "
+          "test %eax, %eax; jne 1b; "
+          "rdtsc; shl $32, %rdx; or %rdx, %rax; "
+          "cmp 0x900008, %rax; "
+          "ja 2f; "
+          "incl 0x900010; "
+          "2: mov %rax, 0x900008; "
+          "movl $0, 0x900000; "
+          "dec %ecx; jne 1b; hlt");
   guest_.store_code(code_at, code);
   guest_.store_code(second_code, code);
   for (const std::uint64_t turn : {7U, 100U, 5000U}) {
@@ -186,29 +212,27 @@ TEST_F(SeveralProcessors, TheTscNeverGoesBackFromOneToTheOther) {
 // end to its code.
 TEST_F(SeveralProcessors, NewCodeIsSeenByTheOther) {
   constexpr std::uint64_t function = data_at + 0x100;
-  guest_.store_code(function, {0xB8, 1, 0, 0, 0, 0xC3});  // mov $1, %eax; ret
-  guest_.store_code(code_at, {0xBB, 0x00, 0x01, 0x90, 0x00, 0xFF, 0xD3, 0x83, 0xF8, 0x01, 0x74, 0xF9, 0xF4});
-  guest_.store_code(second_code, {0xB9, 0x88, 0x13, 0,    0,                               // mov $5000, %ecx
-                                  0x89, 0x0C, 0x25, 0x00, 0x00, 0x90, 0x00,                // mov %ecx, data_at
-                                  0xFF, 0xC9, 0x75, 0xF5,                                  // dec; jne
-                                  0xC6, 0x04, 0x25, 0x01, 0x01, 0x90, 0x00, 0x02, 0xF4});  // movb $2, function + 1
+  guest_.store_code(function, X86("mov $1, %eax; ret"));
+  guest_.store_code(code_at, X86("mov $0x900100, %ebx; 1: call *%rbx; cmp $1, %eax; je 1b; hlt"));
+  guest_.store_code(
+      second_code,
+      X86("mov $5000, %ecx; 1: mov %ecx, 0x900000; dec %ecx; jne 1b; movb $2, 0x900101; hlt"));  // function + 1
   for (const std::uint64_t turn : {10U, 1000U, 100'000U}) {
     guest_.store_code(function, {0xB8, 1});
     make({.turn = turn});
     EXPECT_TRUE(run_all()) << "turns of " << turn;
-    EXPECT_EQ(ports_[0]->regs()->rax, 2U);
+    EXPECT_EQ(backends_[0]->regs()->rax, 2U);
   }
 }
 
 // SDM 3A 8.4.4.1. The other processor waits for the start-up IPI, or runs and is interrupted by INIT.
 TEST_F(SeveralProcessors, OneStartsTheOther) {
   constexpr std::uint64_t page = 0x9'A000;
-  const std::vector<std::uint8_t> real_mode{0x8C, 0xC8, 0x2E, 0xA3,
-                                            0x00, 0x01, 0xF4};  // mov %cs, %ax; mov %ax, %cs:100H
+  const std::vector<std::uint8_t> real_mode = X86_16("mov %cs, %ax; mov %ax, %cs:0x100; hlt");
   ASSERT_TRUE(guest_.ram.write(vpmu::GuestPhysical{page}, std::as_bytes(std::span{real_mode})));
   guest_.map_to(page, page);
-  guest_.port.special.apic_base = 0xFEE0'0D00;
-  std::vector<std::uint8_t> code{0xB9, 0x2C, 1, 0, 0, 0xFF, 0xC9, 0x75, 0xFC};  // 300 rounds: the other runs, too
+  guest_.backend.special.apic_base = 0xFEE0'0D00;
+  std::vector<std::uint8_t> code = X86("mov $300, %ecx; 1: dec %ecx; jne 1b");  // the other runs, too
   const auto wrmsr = [&](std::uint32_t high, std::uint32_t low) {
     const auto word = [&](std::uint8_t opcode, std::uint32_t value) {
       code.push_back(opcode);
@@ -217,36 +241,35 @@ TEST_F(SeveralProcessors, OneStartsTheOther) {
     word(0xB9, 0x830);
     word(0xB8, low);
     word(0xBA, high);
-    code.insert(code.end(), {0x0F, 0x30});
+    append(code, X86("wrmsr"));
   };
   wrmsr(1, 0x4500);
   wrmsr(1, 0x469A);
-  code.insert(code.end(), {0x66, 0x8B, 0x04, 0x25, 0x00, 0xA1, 0x09, 0x00,  // mov page + 100H, %ax
-                           0x66, 0x85, 0xC0, 0x74, 0xF3, 0xF4});            // test; je; hlt
+  append(code, X86("1: mov 0x9A100, %ax; test %ax, %ax; je 1b; hlt"));  // page + 100H
   guest_.store_code(code_at, code);
-  guest_.store_code(second_code, {0xEB, 0xFE});  // jmp to itself
+  guest_.store_code(second_code, X86("1: jmp 1b"));
   for (const bool waits : {true, false}) {
     guest_.store_word(page + 0x100, 0);
     make({.turn = 100}, {.waits_for_start = waits});
-    EXPECT_FALSE(*ports_[1]->halted());
+    EXPECT_FALSE(*backends_[1]->halted());
     EXPECT_TRUE(run_all());
-    EXPECT_EQ(ports_[0]->regs()->rax & 0xFFFF, 0x9A00U) << "the selector of that page";
-    EXPECT_TRUE(*ports_[1]->halted());
-    EXPECT_EQ(ports_[1]->regs()->rip, 7U);
+    EXPECT_EQ(backends_[0]->regs()->rax & 0xFFFF, 0x9A00U) << "the selector of that page";
+    EXPECT_TRUE(*backends_[1]->halted());
+    EXPECT_EQ(backends_[1]->regs()->rip, 7U);
   }
 }
 
 TEST_F(SeveralProcessors, OneThatWaitsForItsTurnIsKickedOut) {
-  guest_.store_code(code_at, {0xEB, 0xFE});  // jmp to itself
-  guest_.store_code(second_code, {0xF4});
-  make({.turn = Schedule::longest_turn});
-  for (auto& port : ports_) port->stop_after(~0ULL);
-  ASSERT_TRUE(ports_[1]->nmi());
+  guest_.store_code(code_at, X86("1: jmp 1b"));
+  guest_.store_code(second_code, X86("hlt"));
+  make({.turn = Schedule::max_quantum});
+  for (auto& backend : backends_) backend->stop_after(~0ULL);
+  ASSERT_TRUE(backends_[1]->nmi());
   board_->turns.kicked(1);
-  *ports_[1]->kick_target() = 0;  // this kick has already been handled
+  *backends_[1]->kick_target() = 0;  // this kick has already been handled
   std::atomic<bool> ends{};
   std::thread first{[&] {
-    while (!ends) EXPECT_TRUE(std::holds_alternative<Interrupted>(*ports_[0]->run()));
+    while (!ends) EXPECT_TRUE(std::holds_alternative<Interrupted>(*backends_[0]->run()));
     board_->turns.leave(0);
   }};
   for (unsigned n = 0; n < 3; ++n) {
@@ -254,11 +277,11 @@ TEST_F(SeveralProcessors, OneThatWaitsForItsTurnIsKickedOut) {
       std::this_thread::sleep_for(std::chrono::milliseconds{20});
       board_->turns.kicked(1);
     }};
-    const auto exit = ports_[1]->run();
+    const auto exit = backends_[1]->run();
     ASSERT_TRUE(exit);
     EXPECT_TRUE(std::holds_alternative<Interrupted>(*exit));
     kicker.join();
-    EXPECT_EQ(ports_[1]->regs()->rip, second_code) << "it is not its turn";
+    EXPECT_EQ(backends_[1]->regs()->rip, second_code) << "it is not its turn";
   }
   board_->turns.leave(1);
   ends = true;

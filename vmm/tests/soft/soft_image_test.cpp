@@ -1,28 +1,31 @@
 // A vCPU without KVM that is saved and continues elsewhere: the guest cannot notice.
 #include <cstring>
 
+#include "exec/tests/fixtures/assembled.hpp"
 #include "fakes/guest_code.hpp"
 #include "fakes/model_cpuid.hpp"
 #include "pmu/pmu_vcpu.hpp"
+#include "soft/soft_board.hpp"
 #include "soft/system_fixture.hpp"
 
 namespace vmm::test {
 namespace {
 
-constexpr unsigned timer_vector = 31;
+constexpr unsigned image_timer_vector = 31;
 constexpr std::uint64_t interrupts_at = data_at, sum_at = data_at + 8;
 
 class SoftImage : public SystemInstructions {
  protected:
   SoftImage() {
     cpuid_ = cpuid_of("skylake");
-    auto& sregs = guest_.port.special;
+    auto& sregs = guest_.backend.special;
     sregs.apic_base = 0xFEE0'0D00;
     sregs.cr4 |= vpmu::bit(9);  // OSFXSR
-    // incl interrupts_at; push %rax, %rcx, %rdx; x2APIC EOI; pop; iretq
-    guest_.store_code(handler_of(timer_vector),
-                      {0xFF, 0x04, 0x25, 0x00, 0x00, 0x90, 0x00, 0x50, 0x51, 0x52, 0xB9, 0x0B, 0x08,
-                       0,    0,    0x31, 0xC0, 0x31, 0xD2, 0x0F, 0x30, 0x5A, 0x59, 0x58, 0x48, 0xCF});
+    // Counts in interrupts_at, and tells the x2APIC the end of the interrupt.
+    guest_.store_code(
+        handler_of(image_timer_vector),
+        X86("incl 0x900000; push %rax; push %rcx; push %rdx; mov $0x80B, %ecx; xor %eax, %eax; xor %edx, %edx; "
+            "wrmsr; pop %rdx; pop %rcx; pop %rax; iretq"));
     store_program();
   }
   /// Adds up, 500 times, the sum of RDTSC values in XMM1 and a number of RDRAND, while a periodic timer interrupts.
@@ -35,20 +38,20 @@ class SoftImage : public SystemInstructions {
       };
       word(0xB9, index);
       word(0xB8, value);
-      code.insert(code.end(), {0x31, 0xD2, 0x0F, 0x30});
+      append(code, X86("xor %edx, %edx; wrmsr"));
     };
-    wrmsr(0x80F, 0x1FF);                    // the APIC on
-    wrmsr(0x832, 0x2'0000 | timer_vector);  // periodic
-    wrmsr(0x83E, 0x0);                      // in units of two ticks
+    wrmsr(0x80F, 0x1FF);                          // the APIC on
+    wrmsr(0x832, 0x2'0000 | image_timer_vector);  // periodic
+    wrmsr(0x83E, 0x0);                            // in units of two ticks
     wrmsr(0x838, 101);
-    code.insert(code.end(), {0xFB, 0xBE, 0xF4, 1,    0,    0,                 // sti; mov $500, %esi
-                             0x0F, 0x31,                                      // rdtsc
-                             0x66, 0x0F, 0x6E, 0xC0, 0x66, 0x0F, 0xFE, 0xC8,  // movd %eax, %xmm0; paddd %xmm0, %xmm1
-                             0x66, 0x0F, 0x7E, 0xC9,                          // movd %xmm1, %ecx
-                             0x48, 0x01, 0x0C, 0x25, 0x08, 0x00, 0x90, 0x00,  // add %rcx, sum_at
-                             0x0F, 0xC7, 0xF2,                                // rdrand %edx
-                             0x48, 0x01, 0x14, 0x25, 0x08, 0x00, 0x90, 0x00,  // add %rdx, sum_at
-                             0xFF, 0xCE, 0x75, 0xDB, 0xFA, 0xF4});            // dec %esi; jne; cli; hlt
+    append(code, X86("sti; mov $500, %esi; "
+                     "1: rdtsc; "
+                     "movd %eax, %xmm0; paddd %xmm0, %xmm1; "
+                     "movd %xmm1, %ecx; "
+                     "add %rcx, 0x900008; "
+                     "rdrand %edx; "
+                     "add %rdx, 0x900008; "
+                     "dec %esi; jne 1b; cli; hlt"));
     guest_.store_code(code_at, code);
   }
   void be_new() {
@@ -59,37 +62,37 @@ class SoftImage : public SystemInstructions {
     std::uint64_t interrupts, sum, tsc, rip, instructions;
     bool operator==(const End&) const = default;
   };
-  End end_of(SoftPort& port) {
+  End end_of(SoftBackend& backend) {
     return {.interrupts = guest_.load_word(interrupts_at),
             .sum = guest_.load_word(sum_at),
-            .tsc = *port.tsc(),
-            .rip = port.regs()->rip,
+            .tsc = *backend.tsc(),
+            .rip = backend.regs()->rip,
             .instructions = 0};
   }
   Bytes saved_after(std::uint64_t ticks) {
     be_new();
-    SoftPort& port = begin();
-    port.stop_after(ticks);
-    const auto exit = port.run();
+    SoftBackend& backend = begin();
+    backend.stop_after(ticks);
+    const auto exit = backend.run();
     EXPECT_TRUE(exit && std::holds_alternative<TimeUp>(*exit));
     return save();
   }
   /// A new processor on a machine whose clock is at 0.
-  SoftPort& begin() {
-    port_.reset();
+  SoftBackend& begin() {
+    backend_.reset();
     board_.emplace();
-    return port_.emplace(guest_.memory, cpuid_,
-                         SoftStart{.sregs = guest_.port.special, .regs = guest_.port.registers, .log = &log_},
-                         &*board_);
+    return backend_.emplace(guest_.memory, cpuid_,
+                            SoftStart{.sregs = guest_.backend.special, .regs = guest_.backend.registers, .log = &log_},
+                            &*board_);
   }
   /// Saves the processor, and the machine's clock in clock_.
   Bytes save() {
     clock_ = board_->clock.image();
-    return port_->save();
+    return backend_->save();
   }
   Result<void> restore(const Bytes& image) {
     EXPECT_TRUE(board_->clock.restore(clock_, 1));
-    return port_->restore(image);
+    return backend_->restore(image);
   }
   std::string refusal(const Bytes& image) {
     const auto done = begin().restore(image);
@@ -102,39 +105,39 @@ class SoftImage : public SystemInstructions {
 
 TEST_F(SoftImage, GoesOnAtAnyInstruction) {
   be_new();
-  SoftPort& whole = begin();
+  SoftBackend& whole = begin();
   finish(whole);
   const End expected = end_of(whole);
   EXPECT_GT(expected.interrupts, 10U);
   EXPECT_EQ(expected.rip, handler_of(0) - 0x800 + 0x65) << "the end of the program";
   for (const std::uint64_t ticks : {1U, 5U, 30U, 222U, 223U, 224U, 1000U, 3333U}) {
     const Bytes image = saved_after(ticks);
-    SoftPort& port = begin();
+    SoftBackend& backend = begin();
     const auto restored = restore(image);
     ASSERT_TRUE(restored) << describe(restored.error());
-    EXPECT_EQ(port.save(), image) << "and is what it was";
-    finish(port);
-    EXPECT_EQ(end_of(port), expected) << "saved after " << ticks;
+    EXPECT_EQ(backend.save(), image) << "and is what it was";
+    finish(backend);
+    EXPECT_EQ(end_of(backend), expected) << "saved after " << ticks;
   }
 }
 
 // Pending events, debug registers, MSRs and the APIC are part of the image.
 TEST_F(SoftImage, HasWhatIsNotInRegisters) {
-  SoftPort& port = begin();
-  ASSERT_TRUE(port.nmi());
+  SoftBackend& backend = begin();
+  ASSERT_TRUE(backend.nmi());
   kvm_debugregs debug{};
   debug.db[2] = 0x1234;
   debug.dr7 = 0x10;
-  ASSERT_TRUE(port.set_debugregs(debug));
-  ASSERT_TRUE(port.set_msr(0x1D9, 2));                // DEBUGCTL.BTF
-  ASSERT_TRUE(port.set_msr(0xC000'0082, 0x40'1000));  // IA32_LSTAR
-  kvm_lapic_state apic = *port.lapic();
+  ASSERT_TRUE(backend.set_debugregs(debug));
+  ASSERT_TRUE(backend.set_msr(0x1D9, 2));                // DEBUGCTL.BTF
+  ASSERT_TRUE(backend.set_msr(0xC000'0082, 0x40'1000));  // IA32_LSTAR
+  kvm_lapic_state apic = *backend.lapic();
   apic.regs[0xF1] = 1;  // enabled
-  port.set_lapic(apic);
-  ASSERT_TRUE(port.interrupt(0, 0x44));
-  apic = *port.lapic();
-  const Bytes image = port.save();
-  SoftPort& other = begin();
+  backend.set_lapic(apic);
+  ASSERT_TRUE(backend.interrupt(0, 0x44));
+  apic = *backend.lapic();
+  const Bytes image = backend.save();
+  SoftBackend& other = begin();
   ASSERT_TRUE(other.restore(image));
   EXPECT_EQ(other.events()->nmi.pending, 1);
   EXPECT_EQ(other.debugregs()->db[2], 0x1234U);
@@ -161,7 +164,7 @@ TEST_F(SoftImage, OfAnotherProcessorIsRefused) {
 
 /// Offsets of the parts of an image.
 struct Places {
-  static constexpr std::size_t words = (8 + 3 + 5) * 8, regs = words, rflags = regs + 17 * 8,
+  static constexpr std::size_t words = (8 + 3 + 6) * 8, regs = words, rflags = regs + 17 * 8,
                                sregs = regs + sizeof(kvm_regs);
   static constexpr std::size_t of(std::size_t member) { return sregs + member; }
 };
@@ -211,19 +214,19 @@ class Walk : public GuestCode {
   explicit Walk(bool interrupted) {
     if (interrupted) {
       write_msr(0x80F, 0x1FF);
-      write_msr(0x832, 0x2'0000 | timer_vector);
+      write_msr(0x832, 0x2'0000 | image_timer_vector);
       write_msr(0x838, 101);
-      add({0xFB});  // sti
+      add(X86("sti"));
     }
     for (unsigned n = 0; n < events.size(); ++n) write_msr(0x186 + n, 0x43'0000 | events[n]);
     move(rsi, rounds);
     write_msr(0x38F, 0);
-    add({0x0F, 0x20, 0xD8, 0x48, 0x83, 0xF0, 0x08, 0x0F, 0x22, 0xD8});  // mov %cr3, %rax; xor $8, %rax; mov %rax, %cr3
+    add(X86("mov %cr3, %rax; xor $8, %rax; mov %rax, %cr3"));
     write_msr(0x38F, 0xF);
     move(rdi, buffer);
-    add({0x48, 0x8B, 0x07, 0x48, 0x83, 0xC7, 0x40});        // mov (%rdi), %rax; add $64, %rdi
-    add({0x81, 0xFF, 0x00, 0x60, 0xA0, 0x00, 0x75, 0xF1});  // cmp $end, %edi; jne to the load
-    add({0xFF, 0xCE, 0x75, 0x99, 0xE6, 0x80});              // dec %esi; jne to the first WRMSR; out %al, $0x80
+    add(X86("mov (%rdi), %rax; add $64, %rdi"));
+    add(X86("cmp $0xA06000, %edi; jne .-13"));        // to the load
+    add(X86("dec %esi; jne .-101; out %al, $0x80"));  // to the first WRMSR
   }
   /// MEM_LOAD_RETIRED.L1_MISS, .L1_HIT, .FB_HIT, MEM_INST_RETIRED.STLB_MISS_LOADS.
   static constexpr std::array<std::uint64_t, 4> events{0x08D1, 0x01D1, 0x40D1, 0x11D0};
@@ -240,8 +243,8 @@ class ExactImage : public SoftImage {
     begin().stop_after(ticks);
     auto vcpu = PmuVcpu::create({.pmu = {.generation = vpmu::Generation::skylake},
                                  .source = "exact",
-                                 .source_services = {.make_timer = port_->timers()}},
-                                *port_, guest_.memory, log_);
+                                 .source_services = {.make_timer = backend_->timers()}},
+                                *backend_, guest_.memory, log_);
     ASSERT_TRUE(vcpu);
     vcpu_ = std::move(*vcpu);
   }
@@ -266,7 +269,7 @@ TEST_F(ExactImage, HasTheModelsCachesAndTlbs) {
   make(~0ULL);
   ASSERT_TRUE(runs_to_its_end());
   const auto expected = counted();
-  const std::uint64_t tsc = *port_->tsc();
+  const std::uint64_t tsc = *backend_->tsc();
   EXPECT_GE(expected[0], Walk::buffer_bytes / 64) << "all lines once";
   EXPECT_LT(expected[0], Walk::loads / 2);
   EXPECT_GE(expected[3], Walk::rounds * Walk::buffer_bytes / vpmu::page_size) << "all pages in each round";
@@ -282,7 +285,7 @@ TEST_F(ExactImage, HasTheModelsCachesAndTlbs) {
     ASSERT_TRUE(restored) << describe(restored.error());
     ASSERT_TRUE(runs_to_its_end());
     EXPECT_EQ(counted(), expected) << "saved after " << ticks;
-    EXPECT_EQ(*port_->tsc(), tsc);
+    EXPECT_EQ(*backend_->tsc(), tsc);
   }
 }
 
@@ -326,8 +329,8 @@ TEST_F(SoftImage, AKickMovesNoInterrupt) {
     begin();
     auto vcpu = PmuVcpu::create({.pmu = {.generation = vpmu::Generation::skylake},
                                  .source = "exact",
-                                 .source_services = {.make_timer = port_->timers()}},
-                                *port_, guest_.memory, log_);
+                                 .source_services = {.make_timer = backend_->timers()}},
+                                *backend_, guest_.memory, log_);
     EXPECT_TRUE(vcpu);
     for (const auto& [index, value] :
          {std::pair{vpmu::msr::IA32_PERFEVTSEL0, 0x43'00C0ULL}, std::pair{vpmu::msr::IA32_PERF_GLOBAL_CTRL, 1ULL}})
@@ -341,17 +344,17 @@ TEST_F(SoftImage, AKickMovesNoInterrupt) {
       const auto exit = vcpu.run();
       if (!exit || std::holds_alternative<Hlt>(*exit)) break;
     }
-    return end_of(*port_);
+    return end_of(*backend_);
   };
   const End expected = to_the_end(*make_vcpu());
   ASSERT_GT(expected.interrupts, 10U);
   for (const std::uint64_t ticks : {150U, 700U, 1555U}) {
     const auto vcpu = make_vcpu();
-    port_->stop_after(ticks);
+    backend_->stop_after(ticks);
     const auto exit = vcpu->run();
     ASSERT_TRUE(exit && std::holds_alternative<TimeUp>(*exit));
-    *port_->kick_target() = 1;
-    port_->stop_after(~0ULL);
+    *backend_->kick_target() = 1;
+    backend_->stop_after(~0ULL);
     EXPECT_EQ(to_the_end(*vcpu), expected) << "kicked after " << ticks;
   }
 }

@@ -5,15 +5,15 @@
 #include <string>
 #include <vector>
 
+#include "exec/tests/fixtures/assembled.hpp"
 #include "fakes/fake_guest.hpp"
-#include "soft/soft_port.hpp"
+#include "soft/soft_backend.hpp"
+#include "support/log.hpp"
 
 namespace vmm::test {
 
 inline constexpr std::uint64_t code_at = 0x40'0000, stack_top = 0x50'1000, tables_at = 0x60'0000, gdt_at = 0x60'1000,
                                tss_at = 0x60'1100, user_at = 0x80'0000, data_at = 0x90'0000;
-inline constexpr std::uint64_t rflags_if = vpmu::bit(9), rflags_zf = vpmu::bit(6), rflags_df = vpmu::bit(10);
-inline constexpr std::uint64_t cr0_ts = vpmu::bit(3), efer_sce = vpmu::bit(0);
 
 /// The handler of a vector: a HLT at an address of its own, so that a test sees which vector was delivered.
 constexpr std::uint64_t handler_of(unsigned vector) { return code_at + 0x800 + vector * 16; }
@@ -33,58 +33,62 @@ class SystemInstructions : public testing::Test {
     guest_.store_word(gdt_at + 0x30, 0x00AF'FB00'0000'FFFF);
     guest_.store_word(gdt_at + 0x38, 0x0040'F300'0000'0123);  // a limit of its own
     guest_.store_word(tss_at + 4, stack_top);
+    guest_.store_word(tss_at + 0x60, 0x68ULL << 48);  // no map of I/O ports
     for (unsigned vector = 0; vector < 32; ++vector) {
       const std::uint64_t to = handler_of(vector);
       guest_.store_word(tables_at + 16 * vector,
                         (to & 0xFFFF) | 0x10ULL << 16 | 0xEEULL << 40 | (to >> 16 & 0xFFFF) << 48);
-      guest_.store_code(to, {0xF4});
+      guest_.store_code(to, X86("hlt"));
     }
-    auto& sregs = guest_.port.special;
+    auto& sregs = guest_.backend.special;
     sregs.gdt = {.base = gdt_at, .limit = 0x3F};
     sregs.idt = {.base = tables_at, .limit = 0x1FF};
-    sregs.tr.base = tss_at;
+    sregs.tr = {.base = tss_at, .limit = 0x67, .selector = 0x40, .type = 0xB, .present = 1};
     sregs.apic_base = 0xFEE0'0900;
-    guest_.port.registers.rip = code_at;
-    guest_.port.registers.rsp = stack_top;
+    guest_.backend.registers.rip = code_at;
+    guest_.backend.registers.rsp = stack_top;
   }
   void in_ring_3(const std::vector<std::uint8_t>& code) {
     guest_.enter_ring(3);
     guest_.store_code(user_at, code);
-    guest_.port.registers.rip = user_at;
-    guest_.port.registers.rsp = user_at + 0x800;
+    guest_.backend.registers.rip = user_at;
+    guest_.backend.registers.rsp = user_at + 0x800;
   }
-  SoftPort& begin() {
-    return port_.emplace(guest_.memory, cpuid_,
-                         SoftStart{.sregs = guest_.port.special, .regs = guest_.port.registers, .log = &log_});
+  SoftBackend& begin() {
+    return backend_.emplace(
+        guest_.memory, cpuid_,
+        SoftStart{
+            .sregs = guest_.backend.special, .regs = guest_.backend.registers, .log = &log_, .devices = devices_});
   }
   /// Runs code in ring 0 to its HLT.
-  SoftPort& run(const std::vector<std::uint8_t>& code) {
+  SoftBackend& run(const std::vector<std::uint8_t>& code) {
     guest_.store_code(code_at, code);
-    SoftPort& port = begin();
-    finish(port);
-    return port;
+    SoftBackend& backend = begin();
+    finish(backend);
+    return backend;
   }
-  void finish(SoftPort& port) {
-    const auto exit = port.run();
+  void finish(SoftBackend& backend) {
+    const auto exit = backend.run();
     ASSERT_TRUE(exit);
     ASSERT_TRUE(std::holds_alternative<Hlt>(*exit)) << "exit " << exit->index();
   }
-  void expect_stopped_in_handler(SoftPort& port, unsigned vector) {
-    EXPECT_EQ(port.regs()->rip, handler_of(vector) + 1);
+  void expect_stopped_in_handler(SoftBackend& backend, unsigned vector) {
+    EXPECT_EQ(backend.regs()->rip, handler_of(vector) + 1);
   }
   std::uint64_t pushed(unsigned n) { return guest_.load_word(stack_top - 8ULL * (n + 1)); }
 
-  std::uint64_t statistic(SoftPort& port, std::string_view wanted) {
+  std::uint64_t statistic(SoftBackend& backend, std::string_view wanted) {
     std::uint64_t found = 0;
-    port.visit_statistics([&](std::string_view name, std::uint64_t value) { found += name == wanted ? value : 0; });
+    backend.visit_statistics([&](std::string_view name, std::uint64_t value) { found += name == wanted ? value : 0; });
     return found;
   }
 
   FakeGuest guest_;
   CpuidTable cpuid_;
+  MmioDevices* devices_{};  ///< What begin() gives the vCPU where there is no RAM.
   std::vector<std::string> lines_;
   Log log_{[this](LogLevel, std::string_view line) { lines_.emplace_back(line); }};
-  std::optional<SoftPort> port_;
+  std::optional<SoftBackend> backend_;
 };
 
 }  // namespace vmm::test

@@ -22,16 +22,15 @@ class Nowhere final : public vpmu::GuestEnv {
   vpmu::AccessResult probe_linear(vpmu::GuestLinear at, std::uint64_t, vpmu::AccessKind) override { return fault(at); }
   std::uint64_t tsc() override { return 0; }
   void request_pmi() override {}
-  void inject_page_fault(const vpmu::AccessFault&) override {}
 
  private:
   static vpmu::AccessFault fault(vpmu::GuestLinear at) { return {.address = at}; }
 };
 
 /// INST_RETIRED.ANY_P, UOPS_ISSUED.ANY, CPU_CLK_UNHALTED.THREAD_P, BR_INST_RETIRED.ALL_BRANCHES,
-/// MEM_UOPS_RETIRED.ALL_LOADS and ALL_STORES, TX_MEM.ABORT_CONFLICT, which never happens, and one that nothing counts.
-/// SDM 3B 19.4.
-constexpr std::array<std::uint32_t, 8> events{0x00C0, 0x010E, 0x003C, 0x00C4, 0x81D0, 0x82D0, 0x0154, 0x01A1};
+/// MEM_UOPS_RETIRED.ALL_LOADS and ALL_STORES, TX_MEM.ABORT_CONFLICT, which never happens, one that nothing counts, and
+/// CPU_CLK_UNHALTED.REF_XCLK. SDM 3B 19.4.
+constexpr std::array<std::uint32_t, 9> events{0x00C0, 0x010E, 0x003C, 0x00C4, 0x81D0, 0x82D0, 0x0154, 0x01A1, 0x013C};
 constexpr unsigned counters = 4;
 
 class BulkAndOneByOne {
@@ -44,7 +43,8 @@ class BulkAndOneByOne {
     }
     for (vpmu::Pmu* pmu : {&bulk_, &single_})
       EXPECT_EQ(pmu->wrmsr(vpmu::msr::IA32_PERF_GLOBAL_CTRL, vpmu::low_bits(counters)), vpmu::MsrStatus::ok);
-    progress_.begin(bulk_.plan(), nullptr);
+    for (UnhaltedClocks* clocks : {&bulk_clocks_, &single_clocks_}) clocks->follow(1'000'000);
+    progress_.begin(bulk_.plan(), nullptr, bulk_clocks_);
   }
   void run(unsigned times) {
     for (unsigned n = 0; n < times; ++n) {
@@ -74,10 +74,12 @@ class BulkAndOneByOne {
            (1 + below(3)) << 16 | bit(22);
   }
   vpmu::Retirement any_instruction(std::uint8_t cpl) {
-    vpmu::Retirement r{.cpl = cpl, .cycles = 1};
+    const Ticks ticks = single_clocks_.pass(1);
+    vpmu::Retirement r{.cpl = cpl, .cycles = 1, .bus_cycles = static_cast<std::uint32_t>(ticks.bus)};
     if (below(4) == 0) r.branch = {.kind = vpmu::BranchKind::near_rel_jmp, .taken = true};
     r.has_load = below(3) == 0;
     r.has_store = below(3) == 0;
+    if (below(4) == 0) r.more_loads = r.more_stores = static_cast<std::int32_t>(below(6));
     return r;
   }
   void pass(std::uint8_t cpl, std::uint64_t count) {
@@ -89,8 +91,10 @@ class BulkAndOneByOne {
       sum.branches += r.branch.kind == vpmu::BranchKind::none ? 0 : 1;
       sum.loads += r.has_load ? 1 : 0;
       sum.stores += r.has_store ? 1 : 0;
+      sum.more_loads += r.has_load ? r.more_loads : 0;
+      sum.more_stores += r.has_store ? r.more_stores : 0;
     }
-    progress_.pass(cpl != 0, sum);
+    progress_.pass(cpl != 0, sum, bulk_clocks_.pass(count));
     passed_ += count;
     if (below(3) != 0) settle();
   }
@@ -99,6 +103,7 @@ class BulkAndOneByOne {
     for (std::uint64_t n = 0; n < count; ++n) {
       const vpmu::Retirement r = any_instruction(cpl);
       single_.retire(r, env_);
+      bulk_clocks_.pass(1);
       progress_.observe(r);
       bulk_.retire(r, env_);
     }
@@ -109,6 +114,7 @@ class BulkAndOneByOne {
   Nowhere env_;
   vpmu::Pmu bulk_{{.generation = *vpmu::find_generation("haswell")}};
   vpmu::Pmu single_{{.generation = *vpmu::find_generation("haswell")}};
+  UnhaltedClocks bulk_clocks_{{.khz = 400'000, .of = 3}}, single_clocks_{{.khz = 400'000, .of = 3}};
   PlanProgress progress_;
   std::uint64_t passed_{};
 };
@@ -137,7 +143,8 @@ TEST(CyclesInBulk, WhatPerfStatAsksForPassesInBulk) {
     ASSERT_EQ(pmu.wrmsr(vpmu::msr::IA32_PERFEVTSEL0, select | bit(22) | bit(17) | bit(16)), vpmu::MsrStatus::ok);
     ASSERT_EQ(pmu.wrmsr(vpmu::msr::IA32_PERF_GLOBAL_CTRL, 1), vpmu::MsrStatus::ok);
     PlanProgress progress;
-    progress.begin(pmu.plan(), nullptr);
+    const UnhaltedClocks clocks{{}};
+    progress.begin(pmu.plan(), nullptr, clocks);
     ASSERT_EQ(progress.plan().size, 1U);
     EXPECT_EQ(progress.unseen(true, 500), 500U) << std::hex << select;
   }

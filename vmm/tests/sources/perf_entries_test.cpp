@@ -15,7 +15,7 @@ class AmdHost : public PerfSourceOn {
     perf_.host_cpu = {.vendor = HostVendor::amd, .generation = {}};
     perf_.counts_entries = true;
     perf_.enters_each = 100;
-    rig_.guest.port.entered = 12'345;
+    rig_.guest.backend.entered = 12'345;
   }
   static PlanEntry branches() { return counter(pmc0, Counts::branches, 0xC4); }
   [[nodiscard]] std::uint64_t true_branches() const { return rig_.cpu.retired_at.at(LoopingGuest::code + 8); }
@@ -27,7 +27,7 @@ TEST_F(AmdHost, EntriesAreNoBranches) {
   EXPECT_GT(true_branches(), 10'000U);
   EXPECT_EQ(counted_[pmc0], true_branches());
   EXPECT_EQ(counted_[pmc1], truth());
-  EXPECT_EQ(statistic("pmu.perf.vmruns"), *rig_.guest.port.entered - 12'345);
+  EXPECT_EQ(statistic("pmu.perf.vmruns"), *rig_.guest.backend.entered - 12'345);
   EXPECT_GT(statistic("pmu.perf.vmruns"), truth() / 100);
 }
 
@@ -79,7 +79,7 @@ TEST_F(AmdHost, EntriesIntoOneLevelAreNotKnown) {
 }
 
 TEST_F(AmdHost, WithoutKvmsStatisticsTheyStay) {
-  rig_.guest.port.entered.reset();
+  rig_.guest.backend.entered.reset();
   program({branches()});
   ASSERT_TRUE(run(50us)) << failure_;
   EXPECT_GT(counted_[pmc0], true_branches());

@@ -56,7 +56,7 @@ TEST_F(FailingHost, WithoutCountersOrRightsLeavesTheCountToTheEngineUntilItGives
 }
 
 TEST_F(FailingHost, WithTooFewFilesGivesSomeEventsAndTheEngineCountsAll) {
-  perf_.most_open = 1;
+  perf_.max_open = 1;
   program({instructions(), counter(pmc1, Counts::branches, 0xC4)});
   EXPECT_EQ(perf_.opened.size(), 1U);
   EXPECT_EQ(statistic("pmu.perf.lost"), 1U);
@@ -91,7 +91,7 @@ TEST_F(FailingHost, EventThatNobodyElseKnowsStandsStillWhenTheHostLosesIt) {
 // Nehalem's driver refuses periods below 32, Broadwell's those below 128 for INST_RETIRED.PREC_DIST, and all refuse 1
 // for branches. Distances just beyond the margin lead to such periods.
 TEST_F(FailingHost, DistancesThatTheDriverDoesNotTakeAreTheEngines) {
-  perf_.least_period = 128;
+  perf_.min_period = 128;
   std::uint64_t refused = 0;
   for (std::uint64_t distance = margin + 1; distance < margin + 300; distance += 7) {
     SCOPED_TRACE(distance);
@@ -111,7 +111,7 @@ TEST_F(FailingHost, DistancesThatTheDriverDoesNotTakeAreTheEngines) {
 }
 
 TEST_F(FailingHost, EventThatOnlyTheHostKnowsOverflowsAtTheDriversLeastPeriod) {
-  perf_.least_period = 128;
+  perf_.min_period = 128;
   program({sampling(counter(pmc0, Counts::unmodelled, 0xE6, 0x01), 5)});
   ASSERT_TRUE(run()) << failure_;
   EXPECT_EQ(counted_[pmc0], 160U) << "5 twice as long until it fits";

@@ -68,8 +68,8 @@ class PerfSourceOn : public testing::Test {
   }
   /// Runs once, and adds up what the PMU would count. Null if the run failed.
   std::optional<RunEnd> run(std::optional<nanoseconds> at_most = std::nullopt) {
-    auto end = source_->run(rig_.guest.port, at_most);
-    auto deltas = source_->sync(rig_.guest.port);
+    auto end = source_->run(rig_.guest.backend, at_most);
+    auto deltas = source_->sync(rig_.guest.backend);
     failure_ = !end ? describe(end.error()) : !deltas ? describe(deltas.error()) : "";
     if (!failure_.empty()) return std::nullopt;
     for (const PlanEntry& e : plan_.active()) {
@@ -87,7 +87,7 @@ class PerfSourceOn : public testing::Test {
       ASSERT_TRUE(run()) << failure_;
     }
   }
-  [[nodiscard]] std::uint64_t truth() const { return rig_.cpu.retired + rig_.guest.port.passed; }
+  [[nodiscard]] std::uint64_t truth() const { return rig_.cpu.retired + rig_.guest.backend.passed; }
   [[nodiscard]] std::uint64_t statistic(const std::string& name) const {
     std::map<std::string, std::uint64_t> all;
     source_->visit_statistics([&](std::string_view n, std::uint64_t value) { all[std::string{n}] = value; });

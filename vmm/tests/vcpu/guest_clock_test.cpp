@@ -196,6 +196,70 @@ TEST_F(GuestClockOn, WorldSwitchesAreNotTheGuests) {
   EXPECT_EQ(guest_tsc(), tsc_before - 75);
 }
 
+TEST_F(GuestClockOn, ARunInWhichTheGuestCannotLookAtTheClockIsOneTick) {
+  learn(100);
+  run(clock_, 500, ExitCause::pmu);
+  const std::uint64_t left = *clock_.stands_at(host_), counted = clock_.unhalted_ticks();
+  for (const std::uint64_t takes : {70U, 2'000U, 75U}) {
+    host_.now += 10'000;
+    host_.shift_takes = takes;
+    run(clock_, 7'000, ExitCause::once);
+  }
+  EXPECT_EQ(*clock_.stands_at(host_), left + 3) << "not even what the shifts took longer than they must";
+  EXPECT_EQ(clock_.unhalted_ticks(), counted + 3);
+}
+
+/// How many timer interrupts a guest takes that is to run a number of instructions, one tick each, and is sampled: for
+/// each sample the host emulates the guest's handler, and delivers an event and steps an instruction by KVM. The
+/// handler of the timer is sampled itself. `slow`: what anything takes on this host.
+unsigned timer_interrupts(std::uint64_t slow) {
+  constexpr std::uint64_t program = 10'000'000, period = 3'000, handler = 4'000, tick = 4'000'000,
+                          timer_handler = 40'000;
+  constexpr unsigned too_many = 1'000;
+  FakeClockHost host;
+  host.shift_takes = 3 * slow;
+  GuestClock clock{PmuTime::hidden, 1'000'000};
+  clock.watch(true);
+  const auto runs_once = [&] {
+    EXPECT_TRUE(clock.enter(host));
+    host.now += 10 * slow;
+    clock.leave(host, ExitCause::once);
+  };
+  const auto emulates = [&](std::uint64_t instructions) {
+    host.now += instructions * slow / 100;
+    clock.pass(instructions);
+  };
+  const auto runs_sampled = [&](std::uint64_t instructions) {
+    for (std::uint64_t done = 0; done < instructions; done += period) {
+      emulates(period);
+      runs_once();
+      emulates(handler);
+      runs_once();
+    }
+  };
+  runs_once();
+  std::uint64_t due = *clock.stands_at(host) + tick;
+  unsigned interrupts = 0;
+  for (std::uint64_t done = 0; done < program && interrupts < too_many; done += period) {
+    runs_sampled(period);
+    if (*clock.stands_at(host) < due) continue;
+    ++interrupts;
+    due = *clock.stands_at(host) + tick;
+    runs_sampled(timer_handler);
+  }
+  return interrupts;
+}
+
+// On a host where each sample costs more than the time between two timer interrupts, a guest that saw it would run
+// nothing but their handlers.
+TEST(GuestClockOnHosts, OfAnySpeedTheGuestGetsOnEquallyWell) {
+  const unsigned expected = timer_interrupts(200);
+  EXPECT_GE(expected, 5U);
+  EXPECT_LE(expected, 7U);
+  for (const std::uint64_t slow : {1'000U, 10'000U, 1'000'000U, 100'000'000U})
+    EXPECT_EQ(timer_interrupts(slow), expected);
+}
+
 // Between two other exits the guest may have run all the time: such runs do not tell what switches take.
 TEST_F(GuestClockOn, OnlyStepsTellWhatSwitchesTake) {
   for (const std::uint64_t ran : {1'000'000U, 50U, 700'000U}) run(clock_, ran, ExitCause::pmu);

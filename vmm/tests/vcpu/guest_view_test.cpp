@@ -44,13 +44,15 @@ TEST(PagingStateOf, TakesControlRegistersAndTheAlignmentFlag) {
   sregs.cr4 = 3;
   sregs.efer = 4;
   kvm_regs regs{};
-  EXPECT_FALSE(paging_state(sregs, regs).alignment_check);
+  EXPECT_FALSE(paging_state(sregs, regs, {.physical_width = 46, .gigabyte_pages = false}).alignment_check);
   regs.rflags = vpmu::bit(18);
-  const vpmu::PagingState state = paging_state(sregs, regs);
+  const vpmu::PagingState state = paging_state(sregs, regs, {.physical_width = 46, .gigabyte_pages = false});
   EXPECT_EQ(state.cr0, 1U);
   EXPECT_EQ(state.cr3, 2U);
   EXPECT_EQ(state.cr4, 3U);
   EXPECT_EQ(state.efer, 4U);
+  EXPECT_EQ(state.physical_width, 46);
+  EXPECT_FALSE(state.gigabyte_pages);
   EXPECT_TRUE(state.alignment_check);
 }
 
@@ -94,7 +96,7 @@ TEST_F(GuestViewOf, WritingSetsAccessedAndDirty) {
 }
 
 TEST_F(GuestViewOf, NothingIsReachedWithoutRegisters) {
-  guest_.port.broken.insert("sregs");
+  guest_.backend.broken.insert("sregs");
   std::array<std::byte, 8> bytes{};
   const auto fault = view_.read(GuestLinear{kernel_page}, bytes);
   ASSERT_TRUE(fault);
@@ -107,9 +109,9 @@ TEST_F(GuestViewOf, NothingIsReachedWithoutRegisters) {
 // implicit accesses.
 TEST_F(GuestViewOf, AcLiftsSmapOnlyForTheVcpusOwnAccesses) {
   std::array<std::byte, 8> out{};
-  guest_.port.special.cr4 |= vpmu::bit(21);
+  guest_.backend.special.cr4 |= vpmu::bit(21);
   for (const bool ac : {false, true}) {
-    guest_.port.registers.rflags = 2 | (ac ? vpmu::bit(18) : 0);
+    guest_.backend.registers.rflags = 2 | (ac ? vpmu::bit(18) : 0);
     EXPECT_TRUE(view_.read(GuestLinear{user_page}, out).has_value());
     EXPECT_TRUE(view_.probe(GuestLinear{user_page}, 8, vpmu::AccessKind::read).has_value());
     EXPECT_EQ(view_.read_current(GuestLinear{user_page}, out).has_value(), !ac);

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "fakes/own_directory.hpp"
+#include "fakes/sizes.hpp"
 #include "virtio/back_ends.hpp"
 #include "virtio/vhost_user_device.hpp"
 
@@ -13,9 +14,8 @@ namespace vmm::test {
 namespace {
 
 using namespace virtio;
+using virtio::Access;
 namespace fs = std::filesystem;
-
-constexpr std::uint64_t mib = 1ULL << 20U;
 
 TEST(ServeDisk, LetsNobodyShareAnImageThatOneMayWriteTo) {
   const Directory directory;

@@ -18,6 +18,7 @@
 
 #include "fakes/driver_queue.hpp"
 #include "fakes/own_directory.hpp"
+#include "fakes/sizes.hpp"
 #include "jail/jail.hpp"
 #include "virtio/vhost_user_device.hpp"
 
@@ -27,10 +28,10 @@ namespace vmm::test {
 namespace {
 
 using namespace virtio;
+using virtio::Access;
 using Answers = VhostUserDevice::Answers;
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t mib = 1ULL << 20U;
 constexpr std::uint64_t request_at = 0x100000, answer_at = 0x200000;
 
 /// The program that the environment variable names, else the one that tools/bed has fetched, else the host's.
@@ -69,8 +70,8 @@ class Events final : public DeviceEvents {
 /// A driver of a file system device: one request at a time, on the second queue.
 class FileSystem {
  public:
-  FileSystem(const fs::path& directory, Access access) {
-    auto shared = share_directory(directory, access, virtiofsd());
+  FileSystem(const fs::path& directory, Access access, SpecialFiles special = SpecialFiles::refused) {
+    auto shared = share_directory(directory, access, virtiofsd(), special);
     EXPECT_TRUE(shared) << describe(shared.error());
     if (!shared) return;
     back_end_.emplace(std::move(*shared));
@@ -219,6 +220,97 @@ TEST(ShareDirectory, IsWrittenToOnlyWhereItMayBe) {
     EXPECT_TRUE(fs::is_directory(directory.path() / "made"));
   }
   expect_that_nothing_is_written(directory.path());
+}
+
+/// What a guest asks for that would leave files of power on the host.
+struct SpecialRequests {
+  FileSystem* shared;
+
+  struct Created {
+    fuse_entry_out entry;
+    fuse_open_out file;
+  };
+  [[nodiscard]] Created create(const std::string& name, std::uint32_t mode) const {
+    fuse_create_in in{};
+    in.flags = O_RDWR | O_CREAT;
+    in.mode = S_IFREG | mode;
+    return shared->ask<Created>(FUSE_CREATE, FUSE_ROOT_ID, in, name);
+  }
+  void set_mode(std::uint64_t node, std::uint32_t mode) const {
+    fuse_setattr_in in{};
+    in.valid = FATTR_MODE;
+    in.mode = S_IFREG | mode;
+    (void)shared->ask<fuse_attr_out>(FUSE_SETATTR, node, in);
+  }
+  void make_node(const std::string& name, std::uint32_t mode, std::uint32_t device = 0) const {
+    fuse_mknod_in in{};
+    in.mode = mode;
+    in.rdev = device;
+    (void)shared->ask<fuse_entry_out>(FUSE_MKNOD, FUSE_ROOT_ID, in, name);
+  }
+  /// Changes the content, as any write.
+  void shorten(std::uint64_t node) const {
+    fuse_setattr_in in{};
+    in.valid = FATTR_SIZE;
+    in.size = 5;
+    (void)shared->ask<fuse_attr_out>(FUSE_SETATTR, node, in);
+  }
+};
+
+mode_t mode_of(const fs::path& path) {
+  struct stat is{};
+  return ::lstat(path.c_str(), &is) == 0 ? is.st_mode : 0;
+}
+
+TEST(ShareDirectory, GetsNoSetuidBitsAndNoDevices) {
+  NEEDS_VIRTIOFSD();
+  const Directory directory;
+  ASSERT_EQ(::chmod((directory.path() / "file").c_str(), 06755), 0);
+  FileSystem shared{directory.path(), Access::read_write};
+  ASSERT_TRUE(shared.run());
+  const SpecialRequests guest{&shared};
+  for (const std::uint32_t bits : {04000U, 02000U, 06000U}) {
+    (void)guest.create("created", bits | 0755U);
+    EXPECT_EQ(shared.error, -EPERM) << bits;
+    guest.make_node("node", S_IFREG | bits | 0755U);
+    EXPECT_EQ(shared.error, -EPERM) << bits;
+  }
+  for (const std::uint32_t type : {std::uint32_t{S_IFCHR}, std::uint32_t{S_IFBLK}}) {
+    guest.make_node("device", type | 0666U, 0x103);
+    EXPECT_EQ(shared.error, -EPERM) << type;
+  }
+  for (const char* const name : {"created", "node", "device"}) EXPECT_FALSE(fs::exists(directory.path() / name));
+  const auto made = guest.create("created", 0755);
+  ASSERT_EQ(shared.error, 0) << "other files as ever";
+  for (const std::uint32_t bits : {04000U, 02000U}) {
+    guest.set_mode(made.entry.nodeid, bits | 0755U);
+    EXPECT_EQ(shared.error, -EPERM) << bits;
+  }
+  guest.set_mode(made.entry.nodeid, 01700);
+  EXPECT_EQ(shared.error, 0);
+  EXPECT_EQ(mode_of(directory.path() / "created"), S_IFREG | 01700);
+  guest.make_node("pipe", S_IFIFO | 0600U);
+  EXPECT_EQ(shared.error, 0);
+  // Nor does a program of the host that has the bits keep them with the guest's content in it.
+  guest.shorten(shared.look_up<fuse_entry_out>("file").nodeid);
+  EXPECT_EQ(shared.error, 0);
+  EXPECT_EQ(mode_of(directory.path() / "file"), S_IFREG | 0755);
+}
+
+TEST(ShareDirectory, GetsThemWhereTheyAreAllowed) {
+  NEEDS_VIRTIOFSD();
+  const Directory directory;
+  FileSystem shared{directory.path(), Access::read_write, SpecialFiles::allowed};
+  ASSERT_TRUE(shared.run());
+  const SpecialRequests guest{&shared};
+  const auto made = guest.create("created", 04755);
+  EXPECT_EQ(shared.error, 0);
+  EXPECT_EQ(mode_of(directory.path() / "created"), S_IFREG | 04755);
+  guest.set_mode(made.entry.nodeid, 06755);
+  EXPECT_EQ(shared.error, 0);
+  guest.shorten(made.entry.nodeid);
+  EXPECT_EQ(shared.error, 0);
+  EXPECT_EQ(mode_of(directory.path() / "created"), S_IFREG | (::geteuid() == 0 ? 06755U : 0755U));
 }
 
 /// Runs as another user, in a process of its own.

@@ -3,8 +3,10 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <string>
@@ -28,8 +30,8 @@ struct Pipe {
   Fd read, write;
 };
 
-std::string read_some(const Fd& fd, std::size_t most = 65536) {
-  std::string text(most, '\0');
+std::string read_some(const Fd& fd, std::size_t max = 65536) {
+  std::string text(max, '\0');
   const ssize_t got = ::read(fd.get(), text.data(), text.size());
   text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
   return text;
@@ -92,7 +94,7 @@ class VirtioConsole : public testing::TestWithParam<Console::Work> {
     if (events.attentions.exchange(0) != 0) console->attend();
   }
 
-  GuestMemory memory{*GuestMemory::create(GuestMemory::least)};
+  GuestMemory memory{*GuestMemory::create(GuestMemory::min_bytes)};
   Pipe output, input;
   test::HeardEvents events;
   std::unique_ptr<Console> console;
@@ -147,7 +149,8 @@ TEST_P(VirtioConsole, GivesInputToAPortThatIsOpen) {
   std::optional<DriverRing::Used> used;
   EXPECT_TRUE(eventually([&] { return serve(), (used = queues[4].take()).has_value(); }));
   EXPECT_EQ(queues[4].text(*used), "more");
-  EXPECT_FALSE(events.writes.empty()) << "the engine hears where it was written";
+  ASSERT_FALSE(events.writes.empty()) << "the engine hears where it was written";
+  EXPECT_EQ(events.writes.back().bytes, 4U) << "and not that it may have been anywhere in a buffer";
 }
 
 TEST_P(VirtioConsole, ClosesAPortWhoseInputHasEnded) {
@@ -189,6 +192,26 @@ TEST_P(VirtioConsole, ClosesAPortWhoseReaderHasGone) {
   EXPECT_EQ(hear(), "6 0 0 ");
 }
 
+/// A disk that is full, say. The guest cannot mend it, and the user must know.
+TEST_P(VirtioConsole, TellsOfOutputThatCannotBeWritten) {
+  console.reset();
+  std::vector<Console::Port> ports;
+  std::vector<std::pair<std::uint64_t, int>> lost;
+  ports.push_back({.name = "full",
+                   .output = Fd{::open("/dev/full", O_WRONLY | O_CLOEXEC)},
+                   .lost = [&lost](std::uint64_t bytes, int error) { lost.emplace_back(bytes, error); }});
+  console = *Console::create(memory, std::move(ports), GetParam());
+  ASSERT_TRUE(console->begin(events));
+  ASSERT_TRUE(console->start({.features = f_version_1 | 2,
+                              .rings = {queues[0].ring(), queues[1].ring(), queues[2].ring(), queues[3].ring()}}));
+  queues[1].send(std::as_bytes(std::span{"lost", 4}));
+  queues[1].send(std::as_bytes(std::span{"lost, too", 9}));
+  console->notify(1);
+  EXPECT_EQ(hear(), "6 0 0 ") << "the port is closed";
+  EXPECT_EQ(lost, (std::vector<std::pair<std::uint64_t, int>>{{4, ENOSPC}, {9, ENOSPC}}));
+  EXPECT_EQ(console->passed_on(0), 13U);
+}
+
 /// Sends more than a pipe holds.
 TEST_P(VirtioConsole, LosesNothingToASlowReader) {
   constexpr std::size_t bytes = 60'000, sends = 8;
@@ -225,6 +248,66 @@ TEST_P(VirtioConsole, DoesNotWaitOnceTheMachineIsToStop) {
   EXPECT_LT(console->passed_on(0), 1'000'000U);
 }
 
+/// An output that is always ready ends nothing: the device itself must look at the end.
+TEST_P(VirtioConsole, WritesNothingOnceTheMachineIsToStop) {
+  console.reset();
+  std::vector<Console::Port> ports;
+  ports.push_back({.name = "endless", .output = Fd{::open("/dev/null", O_WRONLY | O_CLOEXEC)}});
+  console = *Console::create(memory, std::move(ports), GetParam());
+  ASSERT_TRUE(console->begin(events));
+  ASSERT_TRUE(console->start({.features = f_version_1 | 2, .rings = {{}, queues[1].ring(), {}, {}}}));
+  queues[1].send(std::as_bytes(std::span{"before", 6}));
+  console->notify(1);
+  EXPECT_EQ(console->passed_on(0), 6U);
+  console->cancel();
+  const std::string much(300'000, 'x');
+  queues[1].send(std::as_bytes(std::span{much}));
+  console->notify(1);
+  EXPECT_EQ(console->passed_on(0), 6U);
+}
+
+/// Other vCPUs may add to a queue for as long as the device serves it.
+TEST_P(VirtioConsole, LeavesAQueueThatIsFilledWithoutEnd) {
+  class Refill final : public DeviceEvents {
+   public:
+    void used(unsigned /*queue*/) override {
+      ++rounds;
+      if (rounds == 10) console->cancel();
+      if (rounds < 1000) ring->offer(0);
+    }
+    void configuration_changed() override {}
+    void written(vpmu::GuestPhysical /*at*/, std::uint64_t /*bytes*/) override {}
+    void broken(const Error& /*error*/) override {}
+    void failed(Error /*error*/) override {}
+    void attention() override {}
+    Console* console{};
+    DriverRing* ring{};
+    unsigned rounds{};
+  } refill;
+  std::vector<Console::Port> ports;
+  ports.push_back({.name = "discards"});
+  const auto other = *Console::create(memory, std::move(ports), GetParam());
+  refill.console = other.get();
+  refill.ring = &queues[1];
+  ASSERT_TRUE(other->begin(refill));
+  ASSERT_TRUE(other->start({.features = f_version_1 | 2, .rings = {{}, queues[1].ring(), {}, {}}}));
+  queues[1].send(std::as_bytes(std::span{"x", 1}));
+  other->notify(1);
+  EXPECT_EQ(refill.rounds, 10U);
+}
+
+/// The session asks it while it is to take signals.
+TEST_P(VirtioConsole, TellsWhatItPassedOnWhileAVcpuWaits) {
+  const std::string much(100'000, 'x');
+  for (int i = 0; i < 2; ++i) queues[1].send(std::as_bytes(std::span{much}));
+  std::thread vcpu{[&] { console->notify(1); }};
+  int waiting = 0;
+  EXPECT_TRUE(eventually([&] { return ::ioctl(output.read.get(), FIONREAD, &waiting) == 0 && waiting == 65536; }));
+  EXPECT_EQ(console->passed_on(0), 0U);
+  console->cancel();
+  vcpu.join();
+}
+
 TEST_P(VirtioConsole, BreaksOnARingThatMakesNoSense) {
   queues[1].set_available(1000);
   console->notify(1);
@@ -237,12 +320,12 @@ TEST_P(VirtioConsole, BreaksOnARingThatMakesNoSense) {
 }
 
 TEST(VirtioConsoleRings, AreLookedAtWhenItStarts) {
-  const GuestMemory memory = *GuestMemory::create(GuestMemory::least);
+  const GuestMemory memory = *GuestMemory::create(GuestMemory::min_bytes);
   std::vector<Console::Port> ports;
   ports.push_back({.name = "only"});
   const auto console = *Console::create(memory, std::move(ports), Console::Work::by_itself);
   Ring ring = DriverRing{memory, 0x10'0000, 64}.ring();
-  ring.used = vpmu::GuestPhysical{GuestMemory::least};
+  ring.used = vpmu::GuestPhysical{GuestMemory::min_bytes};
   const auto started = console->start({.features = f_version_1, .rings = {ring, {}, {}, {}}});
   ASSERT_FALSE(started);
   EXPECT_NE(describe(started.error()).find("with its used ring at 0x1000000, which is not in RAM"), std::string::npos);

@@ -27,7 +27,7 @@ class VirtioQueue : public testing::Test {
     return chain ? "" : describe(chain.error());
   }
 
-  GuestMemory memory{*GuestMemory::create(GuestMemory::least)};
+  GuestMemory memory{*GuestMemory::create(GuestMemory::min_bytes)};
   DriverRing driver{memory, base, size};
 };
 
@@ -55,6 +55,29 @@ TEST_F(VirtioQueue, GivesChainsInTheOrderOfTheDriver) {
   EXPECT_EQ(*queue.next(), std::nullopt);
   EXPECT_EQ(driver.take(), (DriverRing::Used{.id = 5, .bytes = 6}));
   EXPECT_EQ(driver.take(), std::nullopt);
+}
+
+// Virtio 1.2 2.7.5.2: at most 2^32 bytes in a chain, whatever RAM its descriptors name again and again.
+TEST_F(VirtioQueue, RefusesAChainOfMoreThanFourGibibytes) {
+  constexpr std::uint16_t entries = 512;
+  const DriverRing large{memory, base, entries};
+  constexpr auto all = static_cast<std::uint32_t>(GuestMemory::min_bytes);
+  constexpr auto fits = static_cast<std::uint16_t>((1ULL << 32U) / all);
+  static_assert(fits < entries);
+  const auto describe_chain = [&](std::uint16_t pieces) {
+    for (std::uint16_t i = 0; i < pieces; ++i) {
+      const bool more = i + 1 < pieces;
+      large.describe(i, {0, all, more ? DriverRing::next : std::uint16_t{0}, static_cast<std::uint16_t>(i + 1)});
+    }
+  };
+  describe_chain(fits);
+  const auto whole = walk_chain(memory, large.ring(), 0);
+  ASSERT_TRUE(whole) << describe(whole.error());
+  EXPECT_EQ(total_bytes(whole->readable), 1ULL << 32U);
+  describe_chain(fits + 1);
+  const auto too_long = walk_chain(memory, large.ring(), 0);
+  ASSERT_FALSE(too_long);
+  EXPECT_NE(describe(too_long.error()).find("more than 2^32"), std::string::npos) << describe(too_long.error());
 }
 
 TEST_F(VirtioQueue, InterruptsUnlessTheDriverSaysNot) {
@@ -93,7 +116,7 @@ TEST_F(VirtioQueue, RefusesALoop) {
 }
 
 TEST_F(VirtioQueue, RefusesWhatIsNotRam) {
-  for (const std::uint64_t at : std::array<std::uint64_t, 3>{GuestMemory::least - 3, 0xE000'0000, ~0ULL - 1}) {
+  for (const std::uint64_t at : std::array<std::uint64_t, 3>{GuestMemory::min_bytes - 3, 0xE000'0000, ~0ULL - 1}) {
     driver = DriverRing{memory, base, size};
     driver.describe(1, {at, 4, 0, 0});
     driver.offer(1);
@@ -127,7 +150,7 @@ TEST_F(VirtioQueue, RefusesRingsThatAreNoRamOrNotAligned) {
   EXPECT_FALSE(opens([](Ring& ring) { ring.descriptors = GuestPhysical{base + 8}; }));
   EXPECT_FALSE(opens([](Ring& ring) { ring.available = GuestPhysical{base + 1}; }));
   EXPECT_FALSE(opens([](Ring& ring) { ring.used = GuestPhysical{base + 2}; }));
-  EXPECT_FALSE(opens([](Ring& ring) { ring.used = GuestPhysical{GuestMemory::least - 8}; }));
+  EXPECT_FALSE(opens([](Ring& ring) { ring.used = GuestPhysical{GuestMemory::min_bytes - 8}; }));
   EXPECT_FALSE(opens([](Ring& ring) { ring.available = GuestPhysical{~0ULL - 1}; }));
   EXPECT_FALSE(opens([](Ring& ring) { ring.size = 0; }));
 }

@@ -1,4 +1,3 @@
-// Long because each property of a device needs the same machine around it.
 #include "virtio/vhost_user_device.hpp"
 
 #include <gtest/gtest.h>
@@ -13,6 +12,7 @@
 
 #include "fakes/driver_queue.hpp"
 #include "fakes/fake_back_end.hpp"
+#include "fakes/sizes.hpp"
 
 namespace vmm::test {
 namespace {
@@ -23,7 +23,6 @@ using std::chrono::seconds;
 using Answers = VhostUserDevice::Answers;
 using Range = std::pair<std::uint64_t, std::uint64_t>;
 
-constexpr std::uint64_t mib = 1ULL << 20U;
 constexpr std::uint64_t ring_at = 0x10000, other_ring_at = 0x20000;
 
 class Events final : public DeviceEvents {
@@ -220,6 +219,19 @@ TEST(VhostUserDevice, CutsWhatIsNotRam) {
   EXPECT_EQ(machine.events.written_ranges(), machine.with_ring({{16 * mib - 0x10, 0x10}}));
 }
 
+/// A driver may name all of RAM in each descriptor: what the machine does for a notification is bounded by RAM's size.
+TEST(VhostUserDevice, NamesNoPlaceTwice) {
+  Running machine;
+  machine.queue.describe(0, {0x300000, 0x50, DriverQueue::write | DriverQueue::next, 1});
+  machine.queue.describe(1, {0x200000, 0x2000, DriverQueue::write | DriverQueue::next, 2});
+  machine.queue.describe(2, {0x201000, 0x2000, DriverQueue::write | DriverQueue::next, 3});
+  machine.queue.describe(3, {0x200800, 0x10, DriverQueue::write, 0});
+  machine.queue.offer(0);
+  machine.queue.answer(0);
+  machine.device->notify(0);
+  EXPECT_EQ(machine.events.written_ranges(), machine.with_ring({{0x200000, 0x3000}, {0x300000, 0x50}}));
+}
+
 /// If a chain makes no sense, the device may have written anywhere.
 TEST(VhostUserDevice, TakesAllOfRamForChainsWithoutSense) {
   using Descriptor = DriverQueue::Descriptor;
@@ -393,6 +405,33 @@ TEST(VhostUserDevice, NeedsAsManyQueuesAsThereAre) {
                                                .configuration = VhostUserDevice::FromBackEnd{60}});
   ASSERT_FALSE(device);
   EXPECT_NE(device.error().what.find("has 1 queues, and 2 are needed"), std::string::npos);
+}
+
+/// A daemon that does not answer, and would have an hour to.
+TEST(VhostUserDevice, DoesNotWaitForAnAnswerOnceTheMachineIsToStop) {
+  const auto memory = *GuestMemory::create(16 * mib, GuestBacking::shared);
+  FakeBackEnd fake;
+  auto created = VhostUserDevice::create(
+      fake.begin(std::chrono::hours{1}), memory,
+      {.type = DeviceType::block, .queue_sizes = {8}, .configuration = VhostUserDevice::FromBackEnd{60}});
+  ASSERT_TRUE(created) << describe(created.error());
+  const auto device = std::move(*created);
+  Events events;
+  events.device = device.get();
+  ASSERT_TRUE(device->begin(events));
+  fake.instead[FakeBackEnd::Request::get_config] = {};
+  const auto asked = fake.heard(FakeBackEnd::Request::get_config).size();
+  std::array<std::byte, 4> bytes{std::byte{1}};
+  auto read = std::async(std::launch::async, [&] { device->read_configuration(0, bytes); });
+  while (fake.heard(FakeBackEnd::Request::get_config).size() == asked) std::this_thread::yield();
+  device->cancel();
+  read.get();
+  EXPECT_EQ(bytes[0], std::byte{0});
+  // Nor do later calls.
+  const DriverQueue queue{memory, ring_at, 8};
+  EXPECT_FALSE(device->start({.features = f_version_1, .rings = {queue.ring()}}));
+  device->stop();
+  EXPECT_TRUE(events.failures().empty()) << "that is no failure of the machine";
 }
 
 TEST(VhostUserDevice, AsksTheBackEndForItsConfiguration) {

@@ -7,6 +7,7 @@
 
 #include "fakes/driver_queue.hpp"
 #include "fakes/fake_back_end.hpp"
+#include "fakes/sizes.hpp"
 
 namespace vmm::test {
 namespace {
@@ -14,8 +15,6 @@ namespace {
 using namespace virtio;
 using namespace virtio::vhost_user;
 using std::chrono::milliseconds;
-
-constexpr std::uint64_t mib = 1ULL << 20U, gib = 1ULL << 30U;
 
 GuestMemory shared_memory(std::uint64_t bytes = 16 * mib) { return *GuestMemory::create(bytes, GuestBacking::shared); }
 

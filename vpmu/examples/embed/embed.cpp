@@ -33,7 +33,6 @@ class OnePageGuest final : public GuestEnv {
   }
   std::uint64_t tsc() override { return ticks += 100; }
   void request_pmi() override { interrupted = true; }
-  void inject_page_fault(const AccessFault&) override {}
 
   std::array<std::byte, page_size> memory{};
   std::uint64_t ticks{};

@@ -1,15 +1,17 @@
 #include "footprint.hpp"
 
 #include <cstdint>
-#include <initializer_list>
 #include <random>
+#include <vector>
+
+#include "exec/tests/fixtures/assembled.hpp"
 
 namespace vpmu::exec::bench {
 namespace {
 
 class Writer {
  public:
-  void put(std::initializer_list<unsigned> bytes) {
+  void put(const std::vector<unsigned>& bytes) {
     for (const unsigned b : bytes) out.code.push_back(static_cast<std::byte>(b));
     ++out.instructions;
   }
@@ -44,19 +46,19 @@ class Writer {
 
 Footprint make_footprint(std::size_t blocks) {
   Writer w;
-  w.put({0x53});  // push %rbx
+  w.put(X86("push %rbx"));
   for (const unsigned clear : {0xC0U, 0xC9U, 0xD2U, 0xDBU}) w.put({0x31, clear});
   const std::size_t start = w.out.code.size();
   for (std::size_t i = 0; i < blocks; ++i) {
     for (std::uint64_t n = 2 + w.random() % 4; n > 0; --n) w.plain_instruction();
-    w.put({0x48, 0x39, 0xC8});  // cmp %rcx, %rax
-    w.put({0x72, 0});           // jb to the next instruction: both ways lead there
+    w.put(X86("cmp %rcx, %rax"));
+    w.put(X86("jb 1f; 1:"));  // both ways lead to the next instruction
   }
-  w.put({0x48, 0xFF, 0xCE});  // dec %rsi
-  w.put({0x0F, 0x85});        // jnz to the start
+  w.put(X86("dec %rsi"));
+  w.put({0x0F, 0x85});  // jnz to the start
   w.put_word(0U - static_cast<std::uint32_t>(w.out.code.size() + 4 - start));
-  w.put({0x5B});  // pop %rbx
-  w.put({0xC3});
+  w.put(X86("pop %rbx"));
+  w.put(X86("ret"));
   return std::move(w.out);
 }
 

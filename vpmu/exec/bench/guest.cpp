@@ -1,4 +1,5 @@
 #include "guest.hpp"
+#include "vpmu/x86.hpp"
 
 #include <algorithm>
 #include <ctime>
@@ -11,7 +12,6 @@ namespace {
 constexpr std::size_t stack_size = 1U << 20;
 /// Where the function returns to in the engine: a UD2 in front of the code, which stops it.
 constexpr std::size_t code_at = 16;
-constexpr std::uint64_t osfxsr = 1U << 9, osxsave = 1U << 18;  // of CR4
 
 std::size_t in_pages(std::size_t bytes) { return (bytes + page_size - 1) / page_size * page_size; }
 
@@ -49,7 +49,7 @@ Outcome Guest::run_in(Engine& engine, std::size_t entry, std::uint64_t work, con
   CpuState s;
   s.rip = base + code_at + entry;
   s.rflags = 2;
-  s.paging.cr4 = osfxsr | osxsave;
+  s.paging.cr4 = x86::cr4::OSFXSR::mask | x86::cr4::OSXSAVE::mask;
   s.gpr[rdi] = base + memory_at_;
   s.gpr[rsi] = work;
   const std::size_t stack = ram_.bytes().size() - sizeof base;

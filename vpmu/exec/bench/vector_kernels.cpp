@@ -171,6 +171,20 @@ IN_KERNELS std::uint64_t vpmu_kernel_nbody(std::byte* memory, std::uint64_t work
   return bits(all[0].at[0]) ^ bits(all[4].at[2]);
 }
 
+// Numbers of 80 bits: x87.
+IN_KERNELS std::uint64_t vpmu_kernel_x87(std::byte* memory, std::uint64_t work) {
+  constexpr std::uint64_t count = 1024;
+  auto* const all = reinterpret_cast<long double*>(memory);
+  for (std::uint64_t i = 0; i < count; ++i) all[i] = number(static_cast<std::int64_t>(i * 13 % 31) + 1);
+  long double sum = 0;
+  for (; work > 0; --work)
+    for (std::uint64_t i = 0; i + 1 < count; ++i) {
+      sum = sum / all[i] + all[i + 1] * all[i];
+      all[i] = all[i + 1] - sum / all[i + 1] + all[i];
+    }
+  return bits(static_cast<double>(sum));
+}
+
 // Strings are measured and copied, as C libraries do it with SSE2.
 IN_KERNELS std::uint64_t vpmu_kernel_string(std::byte* memory, std::uint64_t work) {
   constexpr std::uint64_t count = 512, room = 256;

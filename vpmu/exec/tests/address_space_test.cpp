@@ -3,9 +3,10 @@
 
 #include <array>
 #include <cstring>
-#include <initializer_list>
+#include <vector>
 
 #include "exec/engine.hpp"
+#include "exec/tests/fixtures/assembled.hpp"
 #include "exec/tests/fixtures/host_cpu.hpp"
 #include "exec/tests/fixtures/page_tables.hpp"
 
@@ -29,6 +30,7 @@ class AddressSpaces : public testing::TestWithParam<std::uint32_t> {
     first,
     second,
     third,
+    other_frame,
     count
   };
 
@@ -43,17 +45,34 @@ class AddressSpaces : public testing::TestWithParam<std::uint32_t> {
     state_.paging = four_level_paging(at(pml4));
     state_.rflags = 2;
     engine_.load(state_);
-    put(common, 0, {0xE9, 0xFB, 0x0F, 0, 0});                        // jmp 0x1000
-    put(first, 0, {0x83, 0xC0, 1, 0xE9, 0xF8, 0xEF, 0xFF, 0xFF});    // add $1, %eax; jmp 0
-    put(second, 0, {0x83, 0xC0, 16, 0xE9, 0xF8, 0xEF, 0xFF, 0xFF});  // add $16, %eax; jmp 0
+    put(common, 0, X86("jmp .+0x1000"));                 // to 0x1000
+    put(first, 0, X86("add $1, %eax; jmp .-0x1003"));    // to 0
+    put(second, 0, X86("add $16, %eax; jmp .-0x1003"));  // to 0
   }
 
   [[nodiscard]] std::uint64_t at(std::uint64_t page) const { return ram_.address() + page * page_size; }
-  void put(std::uint64_t page, std::size_t offset, std::initializer_list<unsigned> code) {
+  void put(std::uint64_t page, std::size_t offset, const std::vector<unsigned>& code) {
     put_code(ram_, page, offset, code);
   }
   void link(std::uint64_t table_page, std::size_t entry, std::uint64_t to) {
     link_page(ram_, table_page, entry, to, writable);
+  }
+  void unlink(std::uint64_t table_page, std::size_t entry) {
+    const std::uint64_t nothing = 0;
+    std::memcpy(&ram_.bytes()[table_page * page_size + entry * sizeof nothing], &nothing, sizeof nothing);
+  }
+  /// A loop of three instructions, of which one lies in two pages: the end of `first`, and the beginning of `third`.
+  void put_across() {
+    put(common, 0, X86("jmp .+0x1FFE"));          // to 0x1FFE
+    put(first, page_size - 2, {0x83, 0xC0});      // add $..., %eax
+    put(third, 0, X86(".byte 1; jmp .-0x2001"));  // ...1; to 0
+  }
+  /// Runs from address 0: the engine leaves the instruction at `rip`.
+  void expect_left(Stop why, std::uint64_t rip) {
+    state_.rip = 0;
+    engine_.resume(state_);
+    EXPECT_EQ(engine_.run(10), why);
+    EXPECT_EQ(engine_.state().rip, rip);
   }
   /// Runs from address 0 with RAX 0, and returns RAX.
   std::uint64_t run(std::uint64_t instructions) {
@@ -86,6 +105,38 @@ TEST_P(AddressSpaces, EachHasItsOwnCodeAndKeepsIt) {
   EXPECT_EQ(engine_.compiled_blocks(), GetParam() == 0 ? 0U : 3U);
 }
 
+// SDM 3A 4.6.1: a supervisor writes to a page that its entry has as read-only if CR0.WP is 0. What is known of code and
+// of what may be read stays when WP changes, and so it does when bits of CR0 change that paging does not heed.
+TEST_P(AddressSpaces, WpDecidesAboutWritesAtOnce) {
+  constexpr std::uint64_t ts = 1U << 3, wp = 1U << 16;
+  link_page(ram_, table, 2, third, 0);
+  put(first, 0, X86("mov %al, 0x2000; jmp .-0x1007"));  // to 0
+  for (unsigned n = 0; n < 4; ++n) {
+    state_.paging.cr0 &= ~wp;
+    EXPECT_EQ(run(3 * rounds), 0U);
+    state_.paging.cr0 ^= ts;
+    EXPECT_FALSE(engine_.would_flush(state_));
+    EXPECT_EQ(run(3 * rounds), 0U);
+    state_.paging.cr0 |= wp;
+    EXPECT_FALSE(engine_.would_flush(state_));
+    expect_left(Stop::fault, 0x1000);
+    EXPECT_TRUE(engine_.missing() && engine_.missing()->write);
+  }
+  EXPECT_LE(engine_.decoded_blocks(), 3U);
+}
+
+// A page whose translation is forgotten is looked up anew, alone.
+TEST_P(AddressSpaces, OnePageIsForgotten) {
+  put(first, 0, X86("add 0x2000, %eax; jmp .-0x1007"));  // to 0
+  put(third, 0, {1, 0, 0, 0});
+  put(second, 0, {2, 0, 0, 0});
+  EXPECT_EQ(run(3 * rounds), rounds);
+  link(table, 2, second);
+  EXPECT_EQ(run(3 * rounds), rounds) << "as a TLB has it";
+  engine_.forget_page(0x2345);
+  EXPECT_EQ(run(3 * rounds), 2 * rounds);
+}
+
 // A change of CR3 costs one check for each page, not for each entry of each block.
 TEST_P(AddressSpaces, BlocksStayLinked) {
   const auto both = [&](std::uint64_t instructions) {
@@ -108,9 +159,9 @@ TEST_P(AddressSpaces, ComputedJumpsFindBlocksThatShareAPlace) {
   constexpr std::uint64_t first_call = 0x1000, second_call = first_call + CompiledState::near_jumps;
   static_assert(CompiledState::near_place(first_call + 5) == CompiledState::near_place(second_call + 5));
   static_assert(CompiledState::far_place(first_call + 5) != CompiledState::far_place(second_call + 5));
-  put(first, 0, {0xE8, 0xFB, 0x07, 0, 0, 0xE9, 0xF6, 0, 0, 0});               // call 0x1800; jmp to the second
-  put(first, 0x100, {0xE8, 0xFB, 0x06, 0, 0, 0xE9, 0xF6, 0xFE, 0xFF, 0xFF});  // call 0x1800; jmp to the first
-  put(first, 0x800, {0x83, 0xC0, 1, 0xC3});                                   // add $1, %eax; ret
+  put(first, 0, X86("call .+0x800; jmp .+251"));        // to 0x1800, the second
+  put(first, 0x100, X86("call .+0x700; jmp .-0x105"));  // to 0x1800, the first
+  put(first, 0x800, X86("add $1, %eax; ret"));
   const auto enters = [&](std::uint64_t calls) {
     const std::uint64_t before = engine_.entered_compiled();
     state_.rip = first_call;
@@ -142,19 +193,96 @@ TEST_P(AddressSpaces, APageThatIsMappedElsewhere) {
 
 TEST_P(AddressSpaces, APageThatIsGone) {
   EXPECT_EQ(run(3 * rounds), rounds);
-  const std::uint64_t nothing = 0;
-  std::memcpy(&ram_.bytes()[table * page_size + sizeof nothing], &nothing, sizeof nothing);
+  unlink(table, 1);
   engine_.forget_translations();
-  state_.rip = 0;
-  engine_.resume(state_);
-  EXPECT_EQ(engine_.run(10), Stop::fault);
-  EXPECT_EQ(engine_.state().rip, 0x1000U);
+  expect_left(Stop::fault, 0x1000);
+}
+
+// The second page of a hot instruction is reclaimed and read in again.
+TEST_P(AddressSpaces, TheSecondPageOfAnInstructionGoesAndComesBack) {
+  put_across();
+  EXPECT_EQ(run(3 * rounds), rounds);
+  EXPECT_EQ(run(3 * rounds), rounds);
+  const std::uint64_t decoded = engine_.decoded_blocks(), compiled = engine_.compiled_blocks();
+  for (unsigned n = 0; n < 4; ++n) {
+    unlink(table, 2);
+    engine_.forget_translations();
+    expect_left(Stop::unsupported, 0x1FFE);
+    expect_left(Stop::unsupported, 0x1FFE);
+    link(table, 2, n % 2 == 0 ? third : other_frame);
+    if (n % 2 != 0) put(other_frame, 0, X86(".byte 1; jmp .-0x2001"));
+    engine_.forget_translations();
+    EXPECT_EQ(run(3 * rounds), rounds);
+  }
+  EXPECT_EQ(engine_.decoded_blocks(), decoded) << "the same bytes are the same block";
+  EXPECT_EQ(engine_.compiled_blocks(), compiled) << "and it is still compiled";
+  EXPECT_EQ(compiled, GetParam() == 0 ? 0U : 2U);
+}
+
+// A child of fork() has the same code, but nothing is mapped yet; its parent goes on beside it.
+TEST_P(AddressSpaces, AfterForkPagesAreMappedOneByOne) {
+  put_across();
+  for (const std::size_t entry : {0U, 1U, 2U}) unlink(levels + table, entry);
+  EXPECT_EQ(run(3 * rounds), rounds);
+  EXPECT_EQ(run(3 * rounds), rounds);
+  be_in(levels);
+  expect_left(Stop::fault, 0);
+  link(levels + table, 0, common);
+  expect_left(Stop::fault, 0x1FFE);
+  link(levels + table, 1, first);
+  expect_left(Stop::unsupported, 0x1FFE);
+  be_in(pml4);
+  EXPECT_EQ(run(3 * rounds), rounds);
+  be_in(levels);
+  expect_left(Stop::unsupported, 0x1FFE);
+  link(levels + table, 2, third);
+  EXPECT_EQ(run(3 * rounds), rounds);
+  be_in(pml4);
+  EXPECT_EQ(run(3 * rounds), rounds);
+}
+
+// The first byte of hot code becomes an instruction that is none, and comes back.
+TEST_P(AddressSpaces, AnInstructionBecomesUndefinedAndComesBack) {
+  EXPECT_EQ(run(3 * rounds), rounds);
+  EXPECT_EQ(run(3 * rounds), rounds);
+  const std::uint64_t decoded = engine_.decoded_blocks(), compiled = engine_.compiled_blocks();
+  for (unsigned n = 0; n < 4; ++n) {
+    put(first, 0, {0x06});  // PUSH ES, in other modes
+    engine_.written(GuestPhysical{at(first)});
+    expect_left(Stop::unsupported, 0x1000);
+    expect_left(Stop::unsupported, 0x1000);
+    put(first, 0, {0x83});
+    engine_.written(GuestPhysical{at(first)});
+    EXPECT_EQ(run(3 * rounds), rounds);
+  }
+  EXPECT_EQ(engine_.decoded_blocks(), decoded);
+  EXPECT_EQ(engine_.compiled_blocks(), compiled);
+  EXPECT_EQ(compiled, GetParam() == 0 ? 0U : 2U);
+}
+
+// A block in two pages that was replaced while its second page was another one: what jumps to it must not run the old
+// code, nor the new one once the page is back.
+TEST_P(AddressSpaces, ABlockInTwoPagesIsReplacedAndTakesItsPlaceAgain) {
+  put_across();
+  put(other_frame, 0, X86(".byte 3; jmp .-0x2001"));
+  for (unsigned n = 0; n < 4; ++n) {
+    EXPECT_EQ(run(3 * rounds), rounds);
+    EXPECT_EQ(run(3 * rounds), rounds);
+    link(table, 2, other_frame);
+    engine_.forget_translations();
+    EXPECT_EQ(run(3 * rounds), 3 * rounds);
+    unlink(table, 2);
+    engine_.forget_translations();
+    expect_left(Stop::unsupported, 0x1FFE);
+    link(table, 2, third);
+    engine_.forget_translations();
+  }
 }
 
 // A device changes code without telling the engine: two blocks of one page that jump to each other.
 TEST_P(AddressSpaces, CodeThatIsAnotherBehindItsBack) {
-  put(first, 0, {0xEB, 0x0E});                    // jmp to 0x1010
-  put(first, 0x10, {0x83, 0xC0, 1, 0xEB, 0xEB});  // add $1, %eax; jmp to 0x1000
+  put(first, 0, X86("jmp .+16"));                   // to 0x1010
+  put(first, 0x10, X86("add $1, %eax; jmp .-19"));  // to 0x1000
   EXPECT_EQ(run(1 + 3 * rounds), rounds);
   EXPECT_EQ(run(1 + 3 * rounds), rounds);
   const std::uint64_t decoded = engine_.decoded_blocks();
@@ -170,7 +298,7 @@ TEST_P(AddressSpaces, CodeThatIsAnotherBehindItsBack) {
 // Another vCPU may write new code, which may be run at once: SDM 3A 8.1.3.
 TEST_P(AddressSpaces, NewCodeInAPageThatIsKnown) {
   EXPECT_EQ(run(3 * rounds), rounds);
-  put(first, 0x800, {0x83, 0xC0, 5, 0x0F, 0x0B});  // add $5, %eax; ud2
+  put(first, 0x800, X86("add $5, %eax; ud2"));
   state_.rip = 0x1800;
   state_.gpr = {};
   engine_.resume(state_);
@@ -180,9 +308,9 @@ TEST_P(AddressSpaces, NewCodeInAPageThatIsKnown) {
 
 // An instruction that crosses two pages, of which the second changes.
 TEST_P(AddressSpaces, AnInstructionInTwoPages) {
-  put(common, 0, {0xE9, 0xF8, 0x1F, 0, 0});                                              // jmp 0x1FFD
-  for (const Page page : {first, second}) put(page, page_size - 3, {0x90, 0x83, 0xC0});  // nop; add $..., %eax
-  put(third, 0, {1, 0xE9, 0xFA, 0xDF, 0xFF, 0xFF});                                      // ...1; jmp 0
+  put(common, 0, X86("jmp .+0x1FFD"));                                                             // to 0x1FFD
+  for (const Page page : {first, second}) put(page, page_size - 3, X86("nop; .byte 0x83, 0xC0"));  // add $..., %eax
+  put(third, 0, X86(".byte 1; jmp .-0x2001"));                                                     // ...1; to 0
   EXPECT_EQ(run(4 * rounds), rounds);
   EXPECT_EQ(run(4 * rounds), rounds);
   put(third, 0, {3});
@@ -191,7 +319,7 @@ TEST_P(AddressSpaces, AnInstructionInTwoPages) {
   put(third, 0, {4});
   engine_.forget_translations();
   EXPECT_EQ(run(4 * rounds), 4 * rounds);
-  put(second, page_size - 3, {0x90, 0x83, 0xE8});  // nop; sub
+  put(second, page_size - 3, X86("nop; .byte 0x83, 0xE8"));  // sub $..., %eax
   be_in(levels);
   EXPECT_EQ(run(4 * rounds), static_cast<std::uint32_t>(0 - 4 * rounds));
   be_in(pml4);
@@ -200,8 +328,8 @@ TEST_P(AddressSpaces, AnInstructionInTwoPages) {
 
 // The guest writes to its own code, which is compiled and linked.
 TEST_P(AddressSpaces, CodeThatTheGuestItselfChanges) {
-  put(first, 0, {0x83, 0xC0, 1, 0xEB, 0x0B});                                            // add $1, %eax; jmp 0x1010
-  put(first, 0x10, {0xFE, 0x04, 0x25, 0x02, 0x10, 0, 0, 0xE9, 0xE4, 0xEF, 0xFF, 0xFF});  // incb 0x1002; jmp 0
+  put(first, 0, X86("add $1, %eax; jmp .+13"));        // to 0x1010
+  put(first, 0x10, X86("incb 0x1002; jmp .-0x1017"));  // to 0
   EXPECT_EQ(run(5 * 4), 1U + 2 + 3 + 4);
 }
 

@@ -1,20 +1,20 @@
-#include "exec/block_arena.hpp"
+#include "exec/blocks/block_arena.hpp"
 
 #include <gtest/gtest.h>
 
 #include <random>
 #include <vector>
 
-#include "exec/ops.hpp"
+#include "exec/interpret/ops.hpp"
 
 namespace vpmu::exec::test {
 namespace {
 
-constexpr std::byte nop{0x90};
+constexpr std::byte nop_byte{0x90};
 
 /// A block of `count` NOPs.
 Block& make_nops(BlockArena& arena, DecodedBlock& decoded, std::uint64_t rip, std::size_t count) {
-  const std::vector<std::byte> code(count, nop);
+  const std::vector<std::byte> code(count, nop_byte);
   HostRoutines none{nullptr};
   EXPECT_TRUE(decoded.decode(rip, CodeMode::bits64, code, none));
   return arena.make(decoded, code);
@@ -26,7 +26,7 @@ TEST(BlockArena, KeepsWhatBlocksAreMadeOf) {
   std::mt19937_64 random{1};
   std::vector<std::pair<const Block*, std::size_t>> made;
   for (std::uint64_t n = 0; n < 4000; ++n) {
-    const std::size_t count = 1 + random() % Block::most_ops;
+    const std::size_t count = 1 + random() % Block::max_ops;
     made.emplace_back(&make_nops(arena, decoded, n, count), count);
   }
   EXPECT_GT(arena.bytes(), 4000 * sizeof(Block));
@@ -37,7 +37,7 @@ TEST(BlockArena, KeepsWhatBlocksAreMadeOf) {
     ASSERT_EQ(block->counts[count_instructions], static_cast<std::int64_t>(count));
     ASSERT_EQ(block->ops()[count - 1].run, op_nop());
     ASSERT_EQ(block->ops()[count].run, op_end());
-    ASSERT_EQ(std::vector(block->code().begin(), block->code().end()), std::vector(count, nop));
+    ASSERT_EQ(std::vector(block->code().begin(), block->code().end()), std::vector(count, nop_byte));
   }
 }
 
@@ -48,12 +48,12 @@ TEST(BlockArena, DestroysBlocksAndUsesTheirMemoryAgain) {
   EXPECT_EQ(arena.bytes(), 0U);
   const Block* const first = &make_nops(arena, decoded, 0, 1);
   for (std::uint64_t n = 1; n < 1000; ++n)
-    make_nops(arena, decoded, n, Block::most_ops).observed = std::make_unique<Observed>();  // for the leak checker
+    make_nops(arena, decoded, n, Block::max_ops).observed = std::make_unique<Observed>();  // for the leak checker
   const std::size_t before = arena.bytes();
   arena.clear();
   EXPECT_EQ(arena.bytes(), 0U);
   EXPECT_EQ(&make_nops(arena, decoded, 0, 1), first);
-  for (std::uint64_t n = 1; n < 1000; ++n) make_nops(arena, decoded, n, Block::most_ops);
+  for (std::uint64_t n = 1; n < 1000; ++n) make_nops(arena, decoded, n, Block::max_ops);
   EXPECT_EQ(arena.bytes(), before);
 }
 

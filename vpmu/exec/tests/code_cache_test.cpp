@@ -1,4 +1,4 @@
-#include "exec/code_cache.hpp"
+#include "exec/blocks/code_cache.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "exec/engine.hpp"
+#include "exec/tests/fixtures/assembled.hpp"
 #include "exec/tests/fixtures/host_cpu.hpp"
 #include "exec/tests/fixtures/page_tables.hpp"
 
@@ -97,7 +98,7 @@ TEST(CodeCache, CodeThatChangesForEverTakesNoMoreMemory) {
   std::byte* const code = ram.bytes(0);
   code[stays] = nop;
   code[stays + 1] = halt;
-  std::fill_n(code + changes, Block::most_ops, nop);
+  std::fill_n(code + changes, Block::max_ops, nop);
   NoPlatform nobody;
   Engine engine{ram, nobody};
   CpuState s;
@@ -109,10 +110,10 @@ TEST(CodeCache, CodeThatChangesForEverTakesNoMoreMemory) {
     return engine.run(1);
   };
   ASSERT_EQ(run_at(stays), Stop::budget);
-  constexpr std::uint64_t rounds = CodeCache::most_bytes / (Block::most_ops * sizeof(Op));
+  constexpr std::uint64_t rounds = CodeCache::max_bytes / (Block::max_ops * sizeof(Op));
   constexpr std::array last{nop, std::byte{0xF8}};  // CLC
   for (std::uint64_t n = 0; n < rounds; ++n) {
-    code[changes + Block::most_ops - 1] = last[n % last.size()];
+    code[changes + Block::max_ops - 1] = last[n % last.size()];
     ASSERT_EQ(run_at(changes), Stop::budget);
   }
   EXPECT_EQ(engine.decoded_blocks(), 1 + rounds);
@@ -124,10 +125,9 @@ TEST(CodeCache, CodeThatChangesForEverTakesNoMoreMemory) {
 TEST(CodeCache, ACompiledBlockInTwoPagesIsNotRunAsItWas) {
   static Ram ram;
   ram.set(Ram::table, 1, Ram::other * page_size);
-  // add %rdx, %rbx, four times, and jmp to the block, which begins two bytes before the next page: mov $imm32, %eax;
-  // dec %ecx; jnz to the first; hlt
-  constexpr std::array jump{0x48, 0x01, 0xD3, 0x48, 0x01, 0xD3, 0x48, 0x01, 0xD3, 0x48, 0x01, 0xD3, 0xEB, 0x02};
-  constexpr std::array block{0xB8, 0x01, 0x02, 0x03, 0x04, 0xFF, 0xC9, 0x75, 0xE7, 0xF4};
+  // The block begins two bytes before the next page.
+  const Assembled jump = X86("add %rdx, %rbx; add %rdx, %rbx; add %rdx, %rbx; add %rdx, %rbx; jmp .+4");  // to `block`
+  const Assembled block = X86("mov $0x04030201, %eax; dec %ecx; jnz .-23; hlt");                          // to `jump`
   constexpr std::uint64_t start = page_size - 18, across = page_size - 2;
   const auto put = [](std::uint64_t at, int byte) {
     ram.bytes(at < page_size ? Ram::code : Ram::other)[at % page_size] = static_cast<std::byte>(byte);

@@ -1,11 +1,11 @@
-#include "exec/code_writer.hpp"
+#include "exec/host/code_writer.hpp"
 
 #include <gtest/gtest.h>
 
 #include <array>
 
 #include "exec/engine.hpp"
-#include "exec/host_assembler.hpp"
+#include "exec/host/host_assembler.hpp"
 #include "exec/tests/fixtures/host_cpu.hpp"
 
 namespace vpmu::exec::test {
@@ -57,7 +57,7 @@ TEST(HostAssembler, CodeWithAJumpToNowhereIsNone) {
 
 TEST(HostAssembler, CodeWithoutEndIsNone) {
   HostAssembler a;
-  for (std::size_t n = 0; n <= HostAssembler::most_bytes; ++n) a.bytes({0x90});
+  for (std::size_t n = 0; n <= HostAssembler::max_bytes; ++n) a.bytes({0x90});
   EXPECT_TRUE(a.finish().empty());
 }
 
@@ -69,7 +69,7 @@ TEST(HostAssembler, HasRoomForTheLongestBlock) {
   TestCode code;
   Engine engine{ram, nobody, &code, Compiling{.after = 1}};
   std::size_t at = 0;
-  for (std::size_t n = 0; n + 1 < Block::most_ops; ++n)
+  for (std::size_t n = 0; n + 1 < Block::max_ops; ++n)
     for (const unsigned b : {0x4DU, 0x01U, 0x34U, 0x29U})
       ram.bytes()[at++] = static_cast<std::byte>(b);  // add %r14, (%r9,%r13)
   for (const unsigned b : {0xFFU, 0x54U, 0x24U, 0x08U}) ram.bytes()[at++] = static_cast<std::byte>(b);  // call *8(%rsp)
@@ -78,7 +78,7 @@ TEST(HostAssembler, HasRoomForTheLongestBlock) {
   s.rflags = 2;
   s.gpr[r9] = s.gpr[rsp] = ram.address() + page_size + 64;
   engine.load(s);
-  EXPECT_EQ(engine.run(Block::most_ops), Stop::budget);
+  EXPECT_EQ(engine.run(Block::max_ops), Stop::budget);
   EXPECT_EQ(engine.compiled_blocks(), 1U);
 }
 

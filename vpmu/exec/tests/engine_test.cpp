@@ -6,8 +6,10 @@
 #include <map>
 #include <vector>
 
+#include "exec/tests/fixtures/assembled.hpp"
 #include "exec/tests/fixtures/host_cpu.hpp"
 #include "vpmu/bits.hpp"
+#include "vpmu/x86.hpp"
 
 namespace vpmu::exec::test {
 namespace {
@@ -72,8 +74,7 @@ class EngineRuns : public testing::TestWithParam<std::uint32_t> {
 INSTANTIATE_TEST_SUITE_P(Interpreted, EngineRuns, testing::Values(0));
 INSTANTIATE_TEST_SUITE_P(Compiled, EngineRuns, testing::Values(1));
 
-// add $1, %rax; dec %rcx; jnz .-9; ud2
-const std::vector<unsigned> counted_loop{0x48, 0x83, 0xC0, 1, 0x48, 0xFF, 0xC9, 0x75, 0xF7, 0x0F, 0x0B};
+const std::vector<unsigned> counted_loop = X86("1: add $1, %rax; dec %rcx; jne 1b; ud2");
 
 TEST_P(EngineRuns, CountsALoopExactly) {
   state_.gpr[rcx] = 1000;
@@ -106,7 +107,7 @@ TEST_P(EngineRuns, StopsBetweenAComparisonAndItsJump) {
   for (std::uint64_t budget = 0; budget < 10; ++budget) {
     state_.gpr[rax] = 0;
     state_.gpr[rcx] = 1000;
-    begin({0x48, 0x83, 0xC0, 1, 0x48, 0x39, 0xC8, 0x75, 0xF7, 0x0F, 0x0B});
+    begin(X86("1: add $1, %rax; cmp %rcx, %rax; jne 1b; ud2"));
     EXPECT_EQ(engine_.run(budget), Stop::budget);
     EXPECT_EQ(engine_.passed().instructions, budget);
     EXPECT_EQ(engine_.passed().branches, budget / 3);
@@ -114,17 +115,17 @@ TEST_P(EngineRuns, StopsBetweenAComparisonAndItsJump) {
     constexpr std::array<std::uint64_t, 3> at{0, 4, 7};
     EXPECT_EQ(rip(), at[budget % 3]);
     if (budget % 3 == 2) {
-      EXPECT_EQ(engine_.state().rflags & (rflags::CF | rflags::ZF), rflags::CF) << "the comparison alone";
+      using namespace x86::rflags;
+      EXPECT_EQ(engine_.state().rflags & (CF::mask | ZF::mask), CF::mask) << "the comparison alone";
     }
     EXPECT_EQ(engine_.run(10), Stop::budget) << "it goes on";
     EXPECT_EQ(engine_.passed().instructions, budget + 10);
   }
 }
 
-// inc %rax; cmp (%rdi), %rax; je to the next
 TEST_P(EngineRuns, AComparisonThatFaultsTakesItsJumpBackToo) {
   state_.gpr[rdi] = ram_.address() + 3 * page_size;
-  begin({0x48, 0xFF, 0xC0, 0x48, 0x3B, 0x07, 0x74, 0x00, 0x90});
+  begin(X86("inc %rax; cmp (%rdi), %rax; je 1f; 1: nop"));
   EXPECT_EQ(engine_.run(100), Stop::fault);
   EXPECT_EQ(rip(), 3U);
   EXPECT_EQ(engine_.passed().instructions, 1U);
@@ -144,25 +145,25 @@ TEST_P(EngineRuns, RunsTensOfMillions) {
 TEST_P(EngineRuns, RunsMillionsOfEveryKind) {
   state_.gpr[rcx] = 1'000'000;
   state_.gpr[rbx] = data_;
-  begin({0x48, 0x8B, 0x03,                    // mov (%rbx), %rax
-         0x48, 0x01, 0x03,                    // add %rax, (%rbx)
-         0x48, 0x89, 0x43, 0x08,              // mov %rax, 8(%rbx)
-         0xE8, 0x07, 0,    0,    0,           // call +7
-         0x48, 0xFF, 0xC9,                    // dec %rcx
-         0x75, 0xEC,                          // jnz to the start
-         0x0F, 0x0B,                          // ud2
-         0x51, 0xB9, 0x10, 0,    0,    0,     // push %rcx; mov $0x10, %ecx
-         0x0F, 0x31, 0x0F, 0x33, 0x0F, 0x32,  // rdtsc; rdpmc; rdmsr
-         0x59, 0xC3});                        // pop %rcx; ret
+  begin(
+      X86("1: mov (%rbx), %rax; "
+          "add %rax, (%rbx); "
+          "mov %rax, 8(%rbx); "
+          "call 2f; "
+          "dec %rcx; "
+          "jne 1b; "
+          "ud2; "
+          "2: push %rcx; mov $0x10, %ecx; "
+          "rdtsc; rdpmc; rdmsr; "
+          "pop %rcx; ret"));
   EXPECT_EQ(engine_.run(~0ULL), Stop::unsupported);
   EXPECT_EQ(rip(), 20U);
   EXPECT_EQ(engine_.passed().instructions, 13'000'000U);
 }
 
-// call +2; ud2; push %rax; pop %rbx; ret
 TEST_P(EngineRuns, CountsLoadsAndStoresOfTheStack) {
   state_.gpr[rax] = 77;
-  begin({0xE8, 2, 0, 0, 0, 0x0F, 0x0B, 0x50, 0x5B, 0xC3});
+  begin(X86("call 1f; ud2; 1: push %rax; pop %rbx; ret"));
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
   EXPECT_EQ(rip(), 5U) << "back from the call";
   EXPECT_EQ(gpr(rbx), 77U);
@@ -173,10 +174,9 @@ TEST_P(EngineRuns, CountsLoadsAndStoresOfTheStack) {
   EXPECT_EQ(passed.stores, 2U);
 }
 
-// inc %rax; mov %rax, (%rdi); inc %rax
 TEST_P(EngineRuns, AFaultLeavesEverythingAsBeforeTheInstruction) {
   state_.gpr[rdi] = ram_.address() + 3 * page_size;
-  begin({0x48, 0xFF, 0xC0, 0x48, 0x89, 0x07, 0x48, 0xFF, 0xC0});
+  begin(X86("inc %rax; mov %rax, (%rdi); inc %rax"));
   EXPECT_EQ(engine_.run(100), Stop::fault);
   EXPECT_EQ(rip(), 3U);
   EXPECT_EQ(gpr(rax), 1U);
@@ -188,24 +188,24 @@ TEST_P(EngineRuns, AFaultLeavesEverythingAsBeforeTheInstruction) {
 TEST_P(EngineRuns, AStoreAcrossIntoNothingWritesNothing) {
   state_.gpr[rdi] = ram_.address() + 3 * page_size - 4;
   state_.gpr[rax] = ~0ULL;
-  begin({0x48, 0x89, 0x07});
+  begin(X86("mov %rax, (%rdi)"));
   EXPECT_EQ(engine_.run(1), Stop::fault);
   for (std::size_t i = 3 * page_size - 4; i < 3 * page_size; ++i) EXPECT_EQ(ram_.bytes()[i], std::byte{0});
 }
 
-// movb $7, 3(%rip) changes the immediate of the mov $1, %al after it.
+// The first instruction changes the immediate of the next.
 TEST_P(EngineRuns, CodeThatChangesItsOwnBlockRunsAsChanged) {
-  begin({0xC6, 0x05, 1, 0, 0, 0, 7, 0xB0, 1, 0x0F, 0x0B});
+  begin(X86("movb $7, 1(%rip); mov $1, %al; ud2"));
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
   EXPECT_EQ(gpr(rax), 7U);
   EXPECT_EQ(engine_.passed().instructions, 2U);
 }
 
 TEST_P(EngineRuns, CodeThatChangedMeanwhileIsDecodedAnew) {
-  begin({0xB0, 1, 0x0F, 0x0B});
+  begin(X86("mov $1, %al; ud2"));
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
   EXPECT_EQ(gpr(rax), 1U);
-  begin({0xB0, 2, 0x0F, 0x0B});
+  begin(X86("mov $2, %al; ud2"));
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
   EXPECT_EQ(gpr(rax), 2U);
 }
@@ -221,10 +221,9 @@ TEST_P(EngineRuns, UnchangedCodeIsDecodedOnce) {
   EXPECT_EQ(engine_.decoded_blocks(), once);
 }
 
-// rdsspq %rax; rdsspd %eax
 TEST_P(EngineRuns, AReadOfTheShadowStackPointerAsANop) {
   state_.gpr[rax] = 0x1'2345'6789;
-  begin({0xF3, 0x48, 0x0F, 0x1E, 0xC8, 0xF3, 0x0F, 0x1E, 0xC8, 0x0F, 0x0B});
+  begin(X86("rdsspq %rax; rdsspd %eax; ud2"));
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
   EXPECT_EQ(gpr(rax), 0x1'2345'6789U) << "so that unwinders know that there is none";
   EXPECT_EQ(engine_.passed().instructions, 2U);
@@ -236,7 +235,7 @@ TEST_P(EngineRuns, AWriteToAnMsrSeesWhatWasCountedAndMayStopTheEngine) {
   state_.gpr[rcx] = 0x38F;
   state_.gpr[rax] = 5;
   state_.gpr[rdx] = 1;
-  begin({0x90, 0x0F, 0x30, 0x90});
+  begin(X86("nop; wrmsr; nop"));
   EXPECT_EQ(engine_.run(100), Stop::budget);
   EXPECT_EQ(platform_.msrs[0x38F], 0x1'0000'0005U);
   EXPECT_EQ(rip(), 3U) << "after the WRMSR";
@@ -246,7 +245,7 @@ TEST_P(EngineRuns, AWriteToAnMsrSeesWhatWasCountedAndMayStopTheEngine) {
 
 TEST_P(EngineRuns, WhatThePlatformLeavesStandsBeforeTheInstruction) {
   state_.gpr[rcx] = 0xC0000080;
-  begin({0x90, 0x0F, 0x32});
+  begin(X86("nop; rdmsr"));
   EXPECT_EQ(engine_.run(100), Stop::platform);
   EXPECT_EQ(rip(), 1U);
   EXPECT_EQ(engine_.passed().instructions, 1U);
@@ -255,14 +254,13 @@ TEST_P(EngineRuns, WhatThePlatformLeavesStandsBeforeTheInstruction) {
 TEST_P(EngineRuns, UserCodeReachesNoMsr) {
   state_.cpl = 3;
   state_.gpr[rcx] = 0x38F;
-  begin({0x0F, 0x32});
+  begin(X86("rdmsr"));
   EXPECT_EQ(engine_.run(100), Stop::platform);
 }
 
-// rdpmc; mov %eax, %ebx; rdtsc
 TEST_P(EngineRuns, CountersAndTscComeFromThePlatform) {
   state_.gpr[rcx] = 0x4000'0001;
-  begin({0x0F, 0x33, 0x89, 0xC3, 0x0F, 0x31, 0x0F, 0x0B});
+  begin(X86("rdpmc; mov %eax, %ebx; rdtsc; ud2"));
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
   EXPECT_EQ(gpr(rbx), 0x4000'0001U);
   EXPECT_EQ(gpr(rax), 2U);
@@ -275,7 +273,7 @@ TEST_P(EngineRuns, AStringInstructionThatOverwritesItselfGoesOnAsWhatItHasBecome
     state_.gpr[rax] = 0x90;
     state_.gpr[rcx] = 10;
     state_.gpr[rdi] = code_ + 1;
-    begin({0x90, 0xF3, 0xAA, 0x0F, 0x0B});
+    begin(X86("nop; rep stosb; ud2"));
     Stop stop = Stop::budget;
     for (int i = 0; i < 20 && (stop == Stop::budget || stop == Stop::again); ++i) stop = engine_.run(at_once);
     EXPECT_EQ(stop, Stop::unsupported);
@@ -291,7 +289,7 @@ TEST_P(EngineRuns, ALongStringInstructionComesBackAndGoesOn) {
   state_.gpr[rdi] = data_;
   state_.gpr[rcx] = 4096 + 100;
   state_.gpr[rax] = 0xAB;
-  begin({0xF3, 0xAA, 0x0F, 0x0B});
+  begin(X86("rep stosb; ud2"));
   EXPECT_EQ(engine_.run(10), Stop::again);
   EXPECT_EQ(rip(), 0U);
   EXPECT_EQ(engine_.passed().instructions, 0U) << "it retires once (rule C5)";
@@ -301,7 +299,7 @@ TEST_P(EngineRuns, ALongStringInstructionComesBackAndGoesOn) {
 // SDM 2B RDTSC, RDTSCP: a program may, unless CR4.TSD is set; RDMSR it may not.
 TEST_P(EngineRuns, AProgramReadsTheTscAndNoMsr) {
   state_.cpl = 3;
-  begin({0x0F, 0x31, 0x89, 0xC3, 0x0F, 0x01, 0xF9, 0x0F, 0x32});  // rdtsc; mov %eax, %ebx; rdtscp; rdmsr
+  begin(X86("rdtsc; mov %eax, %ebx; rdtscp; rdmsr"));
   EXPECT_EQ(engine_.run(100), Stop::platform);
   EXPECT_EQ(rip(), 7U) << "before RDMSR";
   EXPECT_EQ(gpr(rbx), 2U);
@@ -319,8 +317,7 @@ TEST_P(EngineRuns, AddressesOf32BitsInLea) {
   state_.gpr[rcx] = 0xAAAA'BBBB'0000'0000;
   state_.gpr[rdx] = ~0ULL;
   state_.gpr[rbx] = ~0ULL;
-  // lea -1(%ecx) to %edx, %rax; lea (%ecx), %bx; ud2
-  begin({0x67, 0x8D, 0x51, 0xFF, 0x67, 0x48, 0x8D, 0x41, 0xFF, 0x67, 0x66, 0x8D, 0x19, 0x0F, 0x0B});
+  begin(X86("lea -1(%ecx), %edx; lea -1(%ecx), %rax; lea (%ecx), %bx; ud2"));
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
   EXPECT_EQ(engine_.passed().instructions, 3U);
   EXPECT_EQ(gpr(rdx), 0xFFFF'FFFFU);
@@ -331,14 +328,14 @@ TEST_P(EngineRuns, AddressesOf32BitsInLea) {
 // A jump to a non-canonical address: the jump itself faults.
 TEST_P(EngineRuns, AJumpToANonCanonicalAddressIsLeftAlone) {
   state_.gpr[rax] = 1ULL << 60;
-  begin({0xFF, 0xE0});
+  begin(X86("jmp *%rax"));
   EXPECT_EQ(engine_.run(100), Stop::fault);
   EXPECT_EQ(rip(), 0U);
   EXPECT_EQ(engine_.passed().instructions, 0U);
 }
 
 TEST_P(EngineRuns, CodeWhereNoMemoryIsCannotBeFetched) {
-  begin({0x90});
+  begin(X86("nop"));
   state_.rip = ram_.address() + 3 * page_size;
   engine_.load(state_);
   EXPECT_EQ(engine_.run(100), Stop::fault);
@@ -346,7 +343,7 @@ TEST_P(EngineRuns, CodeWhereNoMemoryIsCannotBeFetched) {
 
 // MOV RAX, imm32 in two pages: writes to its bytes in the second page are noticed, too.
 TEST_P(EngineRuns, AnInstructionThatCrossesPages) {
-  constexpr std::array mov{0x48, 0xC7, 0xC0, 0x11, 0x22, 0x33, 0x44, 0x0F, 0x0B};
+  const Assembled mov = X86("mov $0x44332211, %rax; ud2");
   const std::size_t at = 2 * page_size - 3;
   for (std::size_t i = 0; i < mov.size(); ++i) ram_.bytes()[at + i] = static_cast<std::byte>(mov[i]);
   state_.rip = data_ + at;
@@ -364,19 +361,18 @@ TEST_P(EngineRuns, AnInstructionThatCrossesPages) {
 // Code that was changed from outside and now crosses into the next page: the engine notices its own writes there, too.
 TEST_P(EngineRuns, CodeThatComesToCrossPagesIsWatchedInBoth) {
   const std::size_t at = 2 * page_size - 12;
-  const auto put = [&](std::size_t where, std::initializer_list<unsigned> bytes) {
+  const auto put = [&](std::size_t where, const std::vector<unsigned>& bytes) {
     for (const unsigned byte : bytes) ram_.bytes()[where++] = static_cast<std::byte>(byte);
   };
   state_.rip = data_ + at;
   state_.rflags = 2;
-  put(at, {0x90, 0x0F, 0x0B});  // nop, ud2
+  put(at, X86("nop; ud2"));
   engine_.load(state_);
   EXPECT_EQ(engine_.run(10), Stop::unsupported);
-  // movb $0x55, (%rbx) writes into the MOV after it: RBX points to the immediate, in the next page
-  put(at, {0xEB, 0x07});                                    // jmp to the MOV
-  put(at + 9, {0x48, 0xC7, 0xC0, 0x11, 0x22, 0x33, 0x44});  // mov $0x44332211, %rax; from here on in the next page
-  // dec %ecx; jz +5; movb $0x55, (%rbx); jmp to at; ud2
-  put(at + 16, {0xFF, 0xC9, 0x74, 0x05, 0xC6, 0x03, 0x55, 0xEB, 0xE7, 0x0F, 0x0B});
+  // The MOVB writes into the MOV: RBX points to the immediate, in the next page.
+  put(at, X86("jmp .+9"));                                                     // to the MOV
+  put(at + 9, X86("mov $0x44332211, %rax"));                                   // its last four bytes in the next page
+  put(at + 16, X86("dec %ecx; jz 1f; movb $0x55, (%rbx); jmp .-23; 1: ud2"));  // to `at`
   state_.gpr[rbx] = data_ + at + 12;
   state_.gpr[rcx] = 2;
   engine_.load(state_);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "exec/engine.hpp"
+#include "exec/tests/fixtures/assembled.hpp"
 #include "exec/tests/fixtures/flat_ram.hpp"
 
 // LOCK with misaligned operands. host_oracle_test shows that the results are right.
@@ -18,9 +19,9 @@ struct MaybeAlone final : NoPlatform {
 
 class SplitLock : public testing::Test {
  protected:
-  /// Runs lock xadd %rax, (%rdi), with RDI at offset `to` of memory.
+  /// Runs LOCK XADD with RDI at offset `to` of memory.
   Stop run(std::uint64_t to, bool alone) {
-    constexpr std::array code{0xF0, 0x48, 0x0F, 0xC1, 0x07};
+    const Assembled code = X86("lock xadd %rax, (%rdi)");
     for (std::size_t i = 0; i < code.size(); ++i) ram_.bytes()[i] = static_cast<std::byte>(code[i]);
     platform_.alone = alone;
     CpuState s;

@@ -1,4 +1,5 @@
-#include "exec/flags.hpp"
+#include "exec/state/flags.hpp"
+#include "vpmu/x86.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +8,8 @@ namespace {
 
 TEST(LazyFlags, KeepEveryCombination) {
   constexpr unsigned flag_count = 6;
-  constexpr std::uint64_t flags[flag_count] = {rflags::CF, rflags::PF, rflags::AF, rflags::ZF, rflags::SF, rflags::OF};
+  constexpr std::uint64_t flags[flag_count] = {x86::rflags::CF::mask, x86::rflags::PF::mask, x86::rflags::AF::mask,
+                                               x86::rflags::ZF::mask, x86::rflags::SF::mask, x86::rflags::OF::mask};
   for (unsigned mask = 0; mask < 1U << flag_count; ++mask) {
     std::uint64_t bits = 0;
     for (unsigned i = 0; i < flag_count; ++i)
@@ -15,8 +17,8 @@ TEST(LazyFlags, KeepEveryCombination) {
     LazyFlags f;
     f.set_bits(bits);
     EXPECT_EQ(f.bits(), bits);
-    f.set_cf_of((bits & rflags::CF) == 0, (bits & rflags::OF) == 0);
-    EXPECT_EQ(f.bits(), bits ^ (rflags::CF | rflags::OF)) << "the others stay";
+    f.set_cf_of(!x86::rflags::CF::test(bits), !x86::rflags::OF::test(bits));
+    EXPECT_EQ(f.bits(), bits ^ (x86::rflags::CF::mask | x86::rflags::OF::mask)) << "the others stay";
   }
 }
 

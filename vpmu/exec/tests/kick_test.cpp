@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "exec/engine.hpp"
+#include "exec/tests/fixtures/assembled.hpp"
 #include "exec/tests/fixtures/host_cpu.hpp"
 
 // A kick makes the engine return before its budget ends.
@@ -63,10 +64,8 @@ INSTANTIATE_TEST_SUITE_P(Compiled, KickedEngine, testing::Combine(testing::Value
 // These instructions take so long that a budget of instructions does not bound the time.
 TEST_P(KickedEngine, ComesBackSoonWhileSomebodyWaits) {
   const std::map<std::string, std::vector<unsigned>> slow{
-      {"strings",
-       {0xB9, 0, 0x10, 0, 0, 0x48, 0x89, 0xDF, 0xF3, 0xAA, 0xEB,
-        0xF4}},  // mov $4096, %ecx; mov %rbx, %rdi; rep stosb; jmp
-      {"its own code", {0x80, 0x25, 0xF9, 0xFF, 0xFF, 0xFF, 0xFF, 0xEB, 0xF7}}};  // andb $0xFF, itself; jmp
+      {"strings", X86("1: mov $4096, %ecx; mov %rbx, %rdi; rep stosb; jmp 1b")},
+      {"its own code", X86("1: andb $0xFF, 1b(%rip); jmp 1b")}};
   for (const auto& [name, code] : slow) {
     SCOPED_TRACE(name);
     Kicking platform;
@@ -98,8 +97,7 @@ TEST_P(KickedEngine, ComesBackSoonWhenSomebodyComes) {
   Engine engine{ram_, platform, &host_code, compiling()};
   observe(engine);
   engine.watch(KickFlag{platform.kick});
-  engine.load(begin({0x0F, 0x31, 0xB9, 2, 0, 0, 0, 0x48, 0x89, 0xDF, 0xF3, 0xAA, 0xEB,
-                     0xF2}));  // rdtsc; mov $2, %ecx; mov %rbx, %rdi; rep stosb; jmp
+  engine.load(begin(X86("1: rdtsc; mov $2, %ecx; mov %rbx, %rdi; rep stosb; jmp 1b")));
   EXPECT_EQ(engine.run(1'000'000), Stop::budget);
   EXPECT_EQ(platform.asked, 1000U) << "and not once more";
 }

@@ -6,14 +6,16 @@
 #include <vector>
 
 #include "exec/engine.hpp"
+#include "exec/tests/fixtures/assembled.hpp"
 #include "exec/tests/fixtures/host_cpu.hpp"
+#include "vpmu/x86.hpp"
 
 namespace vpmu::exec::test {
 namespace {
 
 using Code = std::vector<unsigned>;
 
-class Vectors final : public NoPlatform {
+class HeldVectors final : public NoPlatform {
  public:
   VectorState* vectors() override { return &state; }
   VectorState state;
@@ -24,29 +26,29 @@ class EngineRunsLongInstructions : public testing::Test {
  protected:
   EngineRunsLongInstructions() { state_.paging.cr4 = 1U << 9 | 1U << 10 | 1U << 18; }  // OSFXSR, OSXMMEXCPT, OSXSAVE
 
-  static constexpr std::size_t longest = 15;
-  const std::vector<Code> instructions_{{0xF3, 0x0F, 0x52, 0xF4},              // rsqrtss %xmm4, %xmm6
-                                        {0xF3, 0x0F, 0xC2, 0xC1, 0x02},        // cmpless %xmm1, %xmm0
-                                        {0xF2, 0x0F, 0x51, 0xD3},              // sqrtsd %xmm3, %xmm2
-                                        {0x0F, 0x58, 0xC1},                    // addps %xmm1, %xmm0
-                                        {0x66, 0x0F, 0xFE, 0xC1},              // paddd %xmm1, %xmm0
-                                        {0x66, 0x44, 0x0F, 0xFE, 0xC1},        // paddd %xmm1, %xmm8
-                                        {0xF3, 0x48, 0x0F, 0x2A, 0xC0},        // cvtsi2ss %rax, %xmm0
-                                        {0xF2, 0x0F, 0x2C, 0xC1},              // cvttsd2si %xmm1, %eax
-                                        {0x66, 0x0F, 0x3A, 0x63, 0xC1, 0x0C},  // pcmpistri $12, %xmm1, %xmm0
-                                        {0x66, 0x0F, 0xC4, 0xC0, 0x03},        // pinsrw $3, %eax, %xmm0
-                                        {0xF2, 0x0F, 0x38, 0xF1, 0xC1},        // crc32l %ecx, %eax
-                                        {0x66, 0xF2, 0x0F, 0x38, 0xF1, 0xC1},  // crc32w %cx, %eax
-                                        {0x0F, 0xFE, 0xC1},                    // paddd %mm1, %mm0
-                                        {0xD9, 0xE8},                          // fld1
-                                        {0x0F, 0x77}};                         // emms
+  static constexpr std::size_t max = 15;
+  const std::vector<Code> instructions_{X86("rsqrtss %xmm4, %xmm6"),
+                                        X86("cmpless %xmm1, %xmm0"),
+                                        X86("sqrtsd %xmm3, %xmm2"),
+                                        X86("addps %xmm1, %xmm0"),
+                                        X86("paddd %xmm1, %xmm0"),
+                                        X86("paddd %xmm1, %xmm8"),
+                                        X86("cvtsi2ss %rax, %xmm0"),
+                                        X86("cvttsd2si %xmm1, %eax"),
+                                        X86("pcmpistri $12, %xmm1, %xmm0"),
+                                        X86("pinsrw $3, %eax, %xmm0"),
+                                        X86("crc32l %ecx, %eax"),
+                                        X86("crc32w %cx, %eax"),
+                                        X86("paddd %mm1, %mm0"),
+                                        X86("fld1"),
+                                        X86("emms")};
 
   /// Calls `run` for each instruction with each number of copies of a prefix that 15 bytes can hold.
   template <class Do>
   void each(Do run) {
     for (const unsigned prefix : {0x66U, 0xF2U, 0xF3U, 0x2EU, 0x3EU, 0x48U})
       for (Code code : instructions_)
-        for (; code.size() <= longest; code.insert(code.begin(), prefix)) run(code);
+        for (; code.size() <= max; code.insert(code.begin(), prefix)) run(code);
   }
   void start(Engine& engine, const Code& code) {
     platform_.state = VectorState{};
@@ -66,14 +68,14 @@ class EngineRunsLongInstructions : public testing::Test {
   static void expect_same(const End& a, const End& b) {
     EXPECT_EQ(a.state.gpr, b.state.gpr);
     EXPECT_EQ(a.state.rip, b.state.rip);
-    EXPECT_EQ(a.state.rflags & rflags::status, b.state.rflags & rflags::status);
+    EXPECT_EQ(a.state.rflags & x86::rflags::status, b.state.rflags & x86::rflags::status);
     EXPECT_EQ(a.vectors.legacy, b.vectors.legacy);
     EXPECT_EQ(a.vectors.upper, b.vectors.upper);
   }
 
   FlatRam ram_{page_size};
   CpuState state_;
-  Vectors platform_;
+  HeldVectors platform_;
   TestCode code_;
   Engine engine_{ram_, platform_, &code_};
 };
@@ -91,7 +93,7 @@ TEST_F(EngineRunsLongInstructions, AsTheCpuDoes) {
     if (stop == Stop::unsupported) return;  // no such instruction
     ASSERT_EQ(stop, Stop::budget);
     ++ran;
-    if (code.size() == longest) ++of_15_bytes;
+    if (code.size() == max) ++of_15_bytes;
     const auto after = host.run(bytes, {.gpr = state_.gpr, .flags = state_.rflags}, &vectors);
     ASSERT_TRUE(after);
     vectors.forget_pointers();
@@ -114,9 +116,9 @@ TEST_F(EngineRunsLongInstructions, CompiledAsInterpreted) {
   Engine compiling{ram_, platform_, &code_, Compiling{.after = 1}};
   unsigned ran = 0;
   each([&](Code code) {
-    // Enough around it that the block is worth compiling: add %rcx, %r8 seven times; jmp back
-    for (unsigned n = 0; n < 7; ++n) code.insert(code.end(), {0x49, 0x01, 0xC8});
-    code.insert(code.end(), {0xEB, static_cast<unsigned>(0x100 - (code.size() + 2))});
+    // Enough around it that the block is worth compiling.
+    for (unsigned n = 0; n < 7; ++n) append(code, X86("add %rcx, %r8"));
+    code.insert(code.end(), {0xEB, static_cast<unsigned>(0x100 - (code.size() + 2))});  // jmp back
     std::array<End, 2> ends;
     std::array<Stop, 2> stops{};
     for (std::size_t n = 0; n < 2; ++n) {

@@ -1,14 +1,18 @@
 // 16- and 32-bit code: segments, modes, and what oracle/narrow_oracle_test.cpp cannot compare with QEMU.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <initializer_list>
 
 #include "exec/engine.hpp"
-#include "exec/host_form.hpp"
+#include "exec/host/host_form.hpp"
+#include "exec/tests/fixtures/assembled.hpp"
 #include "exec/tests/fixtures/flat_ram.hpp"
 #include "exec/tests/fixtures/host_cpu.hpp"
 #include "exec/tests/fixtures/vector_platform.hpp"
+#include "vpmu/bits.hpp"
+#include "vpmu/x86.hpp"
 
 namespace vpmu::exec::test {
 namespace {
@@ -24,7 +28,7 @@ class NarrowCode : public testing::Test {
     state_.rflags = 2;
     state_.gpr[rsp] = 0xABCD'0100;  // 16-bit code sees 100H
   }
-  void put(std::initializer_list<unsigned> code, std::size_t at = 0) {
+  void put(const std::vector<unsigned>& code, std::size_t at = 0) {
     for (const unsigned b : code) ram_.bytes()[page_size + at++] = static_cast<std::byte>(b);
   }
   template <class T>
@@ -63,11 +67,13 @@ TEST_F(NarrowCode, AddsTheBasesOfSegments) {
   state_.gpr[rbx] = 0xFFF0;
   state_.gpr[rsi] = 0x20;
   state_.gpr[rbp] = 0xFFFF'0018;
-  put({0x8B, 0x00,                      // mov ax, [bx+si]: FFF0H + 20H is 10H
-       0x8B, 0x4E, 0x08,                // mov cx, [bp+8]
-       0x26, 0x8B, 0x16, 6,    0,       // mov dx, es:[6]
-       0x2E, 0x8B, 0x3E, 0,    0,       // mov di, cs:[0]
-       0x66, 0x67, 0x8B, 0x04, 0x1E});  // mov eax, [esi+ebx]: a sum of 32 bits
+  // FFF0H + 20H is 10H; the last is a sum of 32 bits.
+  put(
+      X86_16("mov (%bx,%si), %ax; "
+             "mov 8(%bp), %cx; "
+             "mov %es:6, %dx; "
+             "mov %cs:0, %di; "
+             ".byte 0x66, 0x67, 0x8B, 0x04, 0x1E"));  // mov (%esi,%ebx), %eax, the prefixes in the other order
   state_.gpr[rdx] = 0xFFFF'0000;
   const CpuState s = run(4);
   EXPECT_EQ(s.gpr[rax], 0x1234U);
@@ -81,12 +87,13 @@ TEST_F(NarrowCode, AddsTheBasesOfSegments) {
 
 // SDM 3A 5.3.3: SS.B determines the width of the stack pointer; its upper half stays unchanged.
 TEST_F(NarrowCode, PushesBySixteenBits) {
-  put({0x6A, 0xFE,              // push -2
-       0x66, 0x68, 1, 2, 3, 4,  // push 04030201H
-       0x5B,                    // pop bx
-       0xE8, 2, 0,              // call over
-       0x40, 0x40,              // inc ax: twice
-       0xC3});                  // ret
+  put(
+      X86_16("push $-2; "
+             "pushl $0x04030201; "
+             "pop %bx; "
+             "call 1f; "
+             "inc %ax; inc %ax; "
+             "1: ret"));
   CpuState s = run(3);
   EXPECT_EQ(at<std::uint16_t>(stack + 0xFE), 0xFFFEU);
   EXPECT_EQ(at<std::uint32_t>(stack + 0xFA), 0x0403'0201U);
@@ -106,7 +113,7 @@ TEST_F(NarrowCode, MovesStringsFromDsToEs) {
   state_.gpr[rcx] = 0xFFFF'0002;
   state_.gpr[rsi] = 0x7777'0010;
   state_.gpr[rdi] = 0x8888'0004;
-  put({0xF3, 0xA5});  // rep movsw
+  put(X86_16("rep movsw"));
   const CpuState s = run(1);
   EXPECT_EQ(at<std::uint32_t>(0x84), 0x4433'2211U);
   EXPECT_EQ(s.gpr[rcx], 0xFFFF'0000U);
@@ -140,7 +147,7 @@ TEST_F(NarrowCode, ReadsTheSameBytesByTheMode) {
 TEST_F(NarrowCode, IsNotCompiledAs64BitCode) {
   state_.mode = CodeMode::bits32;
   state_.gpr[rax] = 1000;
-  put({0x48, 0x75, 0xFD, 0xEB, 0xFE});  // dec eax; jnz; jmp itself
+  put(X86_32("1: dec %eax; jne 1b; 2: jmp 2b"));
   const CpuState s = run(2100);
   EXPECT_EQ(s.gpr[rax], 0U);
   EXPECT_EQ(s.rip, 3U);
@@ -165,15 +172,46 @@ TEST_F(NarrowCode, HasAddressesOf32BitsIn64BitCode) {
   state_.gpr[rbx] = (7ULL << 32) | (ram_.address() + 24);
   state_.gpr[rcx] = (5ULL << 32) | 2;
   state_.fs_base = 0;
-  put({0x67, 0x8B, 0x43, 0xF0,  // mov eax, [ebx-16]
-       0x67, 0xE2, 0x00,        // loop by ECX
-       0x67, 0xE3, 0x00});      // jecxz
+  put(
+      X86("mov -16(%ebx), %eax; "
+          ".byte 0x67; loop 1f; "
+          "1: jecxz 2f; 2:"));
   const CpuState s = run(2);
   EXPECT_EQ(s.gpr[rax], 0x1122'3344U);
   EXPECT_EQ(s.gpr[rcx], 1U);
   state_.gpr[rcx] = 9ULL << 32;
-  put({0x67, 0xE3, 0x01});
+  put(X86("jecxz .+4"));
   EXPECT_EQ(run(1).rip, state_.rip + 4);
+}
+
+// What all processors have: AL from CF, and no flag changes.
+TEST_F(NarrowCode, SalcFillsAlFromTheCarry) {
+  state_.mode = CodeMode::bits32;
+  state_.gpr[rax] = 0x1234'5678;
+  put(X86_32("stc; .byte 0xD6"));  // salc
+  CpuState s = run(2);
+  EXPECT_EQ(s.gpr[rax], 0x1234'56FFU);
+  EXPECT_EQ(s.rflags & x86::rflags::status, x86::rflags::CF::mask);
+  put(X86_32("clc; .byte 0xD6"));  // salc
+  EXPECT_EQ(run(2).gpr[rax], 0x1234'5600U);
+}
+
+// SDM 2A 2.3.12: offsets of a gather's elements are as wide as addresses are.
+TEST_F(NarrowCode, GathersByOffsetsOf32Bits) {
+  if (!host_has(CpuFeature::avx2)) GTEST_SKIP() << "no AVX2 here";
+  state_.mode = CodeMode::bits32;
+  state_.paging.cr4 = bit(9) | bit(18);
+  state_.gpr[rbx] = 0x20;
+  const std::array<std::uint32_t, 4> indices{0xFFFF'FFFF, 0, 0x4000'0001, 0xBFFF'FFFE}, mask{~0U, ~0U, ~0U, 0};
+  const auto xmm = [&](unsigned n) { return platform_.state.legacy.data() + VectorState::xmm_at + 16UL * n; };
+  std::memcpy(xmm(1), indices.data(), sizeof indices);
+  std::memcpy(xmm(3), mask.data(), sizeof mask);
+  for (std::uint32_t n = 0; n < 4; ++n) set<std::uint32_t>(0x1C + 4UL * n, 0x1111 * (n + 1));
+  put(X86_32("vpgatherdd %xmm3, (%ebx,%xmm1,4), %xmm0"));
+  run(1);
+  std::array<std::uint32_t, 4> loaded{};
+  std::memcpy(loaded.data(), xmm(0), sizeof loaded);
+  EXPECT_EQ(loaded, (std::array<std::uint32_t, 4>{0x1111, 0x2222, 0x3333, 0}));
 }
 
 // The engine leaves far branches and changes of segment registers to its owner.

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <random>
 
+#include "exec/tests/fixtures/assembled.hpp"
 #include "exec/tests/fixtures/host_cpu.hpp"
 #include "exec/tests/fixtures/observed_fixture.hpp"
 #include "exec/tests/fixtures/vector_platform.hpp"
@@ -9,9 +10,8 @@
 namespace vpmu::exec::test {
 namespace {
 
-// mov (%rbx), %rax; nop; mov %eax, 64(%rbx); add %rax, 8(%rbx); lock incl 16(%rbx); ud2
-const std::vector<unsigned> accesses{0x48, 0x8B, 0x03, 0x90, 0x89, 0x43, 0x40, 0x48, 0x01,
-                                     0x43, 0x08, 0xF0, 0xFF, 0x43, 0x10, 0x0F, 0x0B};
+const std::vector<unsigned> accesses =
+    X86("mov (%rbx), %rax; nop; mov %eax, 64(%rbx); add %rax, 8(%rbx); lock incl 16(%rbx); ud2");
 
 TEST_F(Observed, SeesAccessesInOrder) {
   state_.gpr[rbx] = data_;
@@ -34,6 +34,24 @@ TEST_F(Observed, AndTheSameOneByOne) {
   EXPECT_EQ(notes_.lines, 1U);
 }
 
+// Under SMAP the pages that may be reached change with AC: what changes it retires before what is next, too.
+TEST_F(Observed, WhatChangesACRetiresInOrder) {
+  const Log expected{"S8@4088", "retired store", "L8@4088", "retired load", "L8@8",  "retired load",
+                     "L8@8200", "retired load",  "L8@16",   "retired load", "L8@24", "retired load"};
+  for (const std::uint64_t at_once : {100U, 1U, 2U}) {
+    state_.gpr[rbx] = data_;
+    state_.paging.cr4 |= x86::cr4::SMAP::mask;
+    begin(
+        X86("push $0x40000; popfq; mov 8(%rbx), %rax; mov 8200(%rbx), %rax; clac; mov 16(%rbx), %rax; "
+            "mov 24(%rbx), %rax; ud2"));
+    notes_.log.clear();
+    while (engine_.run(at_once) == Stop::budget) {
+    }
+    EXPECT_EQ(engine_.passed().instructions, 7U) << "they run";
+    EXPECT_EQ(notes_.log, expected) << at_once << " at once";
+  }
+}
+
 // SDM 2B SAL/SAR/SHL/SHR, SDM 2B RCL/RCR/ROL/ROR: a count of 0 leaves the flags alone, and writes memory.
 TEST_F(Observed, AShiftOfMemoryBy0Stores) {
   for (const unsigned modrm : {0x03U, 0x0BU, 0x13U, 0x1BU, 0x23U, 0x2BU, 0x3BU}) {  // rol, ror, rcl, rcr, shl, shr, sar
@@ -49,8 +67,7 @@ TEST_F(Observed, AShiftOfMemoryBy0Stores) {
   }
 }
 
-// dec %rcx; jnz .-5; jmp .+0; call .+0; ret-like: pop %rax; ud2
-const std::vector<unsigned> branches{0x48, 0xFF, 0xC9, 0x75, 0xFB, 0xEB, 0x00, 0xE8, 0, 0, 0, 0, 0x58, 0x0F, 0x0B};
+const std::vector<unsigned> branches = X86("1: dec %rcx; jne 1b; jmp 2f; 2: call 3f; 3: pop %rax; ud2");
 
 TEST_F(Observed, SeesWhereBranchesGo) {
   const Log expected{"branch 4099 to 4096 kind 1",
@@ -77,8 +94,7 @@ TEST_F(Observed, SeesWhereBranchesGo) {
   }
 }
 
-// mov (%rbx), %rax; clflush 8(%rbx); mov (%rbx), %rax; clflush -9(%rip), which is this code; jmp .+0; ud2. A flush is
-// neither a load nor a store, and the code is fetched anew.
+// A flush is neither a load nor a store, and the code is fetched anew.
 TEST_F(Observed, SeesFlushedLines) {
   const Log expected{
       "L8@0", "retired load", "flush 8", "L8@0", "retired load", "flush 4096", "branch 4113 to 4115 kind 6"};
@@ -86,8 +102,7 @@ TEST_F(Observed, SeesFlushedLines) {
     notes_.log.clear();
     const std::uint64_t lines = notes_.lines;
     state_.gpr[rbx] = data_;
-    begin({0x48, 0x8B, 0x03, 0x0F, 0xAE, 0x7B, 0x08, 0x48, 0x8B, 0x03, 0x0F,
-           0xAE, 0x3D, 0xEF, 0xFF, 0xFF, 0xFF, 0xEB, 0x00, 0x0F, 0x0B});
+    begin(X86("1: mov (%rbx), %rax; clflush 8(%rbx); mov (%rbx), %rax; clflush 1b(%rip); jmp 2f; 2: ud2"));
     while (engine_.run(at_once) == Stop::budget) {
     }
     EXPECT_EQ(notes_.log, expected) << at_once << " at once";
@@ -99,17 +114,49 @@ TEST_F(Observed, SeesFlushedLines) {
   }
 }
 
+// Prefetches are loads, and one from where nothing is does not fault.
+TEST_F(Observed, SeesPrefetches) {
+  const Log expected{"prefetch 1@0",
+                     "retired load",
+                     "prefetch 2@64",
+                     "retired load",
+                     "prefetch 2@64",
+                     "retired load",
+                     "prefetch 1@0",
+                     "retired load",
+                     "prefetch 3@8",
+                     "retired load",
+                     "prefetch 1@1048576 nowhere",
+                     "retired load",
+                     "L8@0",
+                     "retired load"};
+  for (const std::uint64_t at_once : {100U, 1U, 2U, 3U}) {
+    notes_.log.clear();
+    state_.gpr[rbx] = data_;
+    state_.gpr[rsi] = data_ + 256 * page_size;
+    begin(
+        X86("prefetcht0 (%rbx); prefetcht1 64(%rbx); prefetcht2 64(%rbx); prefetchnta (%rbx); prefetchw 8(%rbx); "
+            "prefetcht0 (%rsi); mov (%rbx), %rax; ud2"));
+    Stop stop = Stop::budget;
+    while (stop == Stop::budget) stop = engine_.run(at_once);
+    EXPECT_EQ(stop, Stop::unsupported);
+    EXPECT_EQ(notes_.log, expected) << at_once << " at once";
+    EXPECT_EQ(engine_.passed().instructions, 7U);
+    EXPECT_EQ(engine_.passed().loads, 7U);
+    EXPECT_EQ(engine_.passed().stores, 0U);
+  }
+}
+
 // A CLFLUSH that faults flushes nothing.
 TEST_F(Observed, AFlushThatFaultsIsNotSeen) {
   state_.gpr[rbx] = data_ + 3 * page_size;
-  begin({0x0F, 0xAE, 0x3B});
+  begin(X86("clflush (%rbx)"));
   EXPECT_EQ(engine_.run(100), Stop::fault);
   EXPECT_TRUE(notes_.log.empty());
 }
 
-// call 1f; ud2; 1: ret
 TEST_F(Observed, ReturnsAreBranchesThatLoad) {
-  begin({0xE8, 2, 0, 0, 0, 0x0F, 0x0B, 0xC3});
+  begin(X86("call 1f; ud2; 1: ret"));
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
   EXPECT_EQ(notes_.log, (Log{"S8@4088", "retired store", "branch 4096 to 4103 kind 2", "L8@4088", "retired load",
                              "branch 4103 to 4101 kind 4"}));
@@ -119,7 +166,7 @@ TEST_F(Observed, ReturnsAreBranchesThatLoad) {
 TEST_F(Observed, WhatFaultsIsNotSeen) {
   state_.gpr[rbx] = data_;
   state_.gpr[rsp] = data_ + 4 * page_size;
-  begin({0x48, 0x8B, 0x03, 0xFF, 0x33});
+  begin(X86("mov (%rbx), %rax; push (%rbx)"));
   for (unsigned again = 0; again < 3; ++again) EXPECT_EQ(engine_.run(100), Stop::fault);
   EXPECT_EQ(notes_.log, (Log{"L8@0", "retired load"}));
 }
@@ -128,15 +175,15 @@ TEST_F(Observed, WhatFaultsIsNotSeen) {
 TEST_F(Observed, WhatRunsAgainAloneIsSeenOnce) {
   state_.gpr[rbx] = data_;
   state_.gpr[rsp] = data_ + page_size + 2048;
-  begin({0x90, 0xFF, 0x33, 0x0F, 0x0B});
+  begin(X86("nop; push (%rbx); ud2"));
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
   EXPECT_EQ(notes_.log, (Log{"L8@0", "S8@6136", "retired load store"}));
 }
 
-// mov (%rbx), %rax and mov %rax, (%rbx) across the boundary of the code's page and the data page after it.
+// A load and a store across the boundary of the code's page and the data page after it.
 TEST_F(Observed, AccessesAcrossPagesAreTwo) {
   state_.gpr[rbx] = data_ + 2 * page_size - 3;
-  begin({0x48, 0x8B, 0x03, 0x48, 0x89, 0x03, 0x0F, 0x0B});
+  begin(X86("mov (%rbx), %rax; mov %rax, (%rbx); ud2"));
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
   EXPECT_EQ(notes_.log, (Log{"L3@8189", "L5@8192+", "retired load", "S3@8189", "S5@8192+", "retired store"}));
 }
@@ -148,7 +195,7 @@ TEST_F(Observed, StringsRetireOnceWithAllTheirElements) {
   Engine engine{large, platform_};
   Notes notes{large.address()};
   notes.quiet = true;
-  const Code code{0xF3, 0xA4, 0x0F, 0x0B};
+  const Code code = X86("rep movsb; ud2");
   for (std::size_t i = 0; i < code.size(); ++i) large.bytes()[i] = static_cast<std::byte>(code[i]);
   state_.rip = large.address();
   state_.rflags = 2;
@@ -177,47 +224,47 @@ TEST_F(Observed, StringsRetireOnceWithAllTheirElements) {
 /// point into the first page, R15 to where there is no memory.
 const std::vector<std::vector<unsigned>>& memory_instructions() {
   static const std::vector<std::vector<unsigned>> list{
-      {0x48, 0x8B, 0x03},                                // mov (%rbx), %rax
-      {0x48, 0x8B, 0x44, 0x8B, 0x20},                    // mov 32(%rbx,%rcx,4), %rax
-      {0x48, 0x89, 0x43, 0x08},                          // mov %rax, 8(%rbx)
-      {0xC6, 0x43, 0x09, 0x77},                          // movb $0x77, 9(%rbx)
-      {0x48, 0x01, 0x43, 0x10},                          // add %rax, 16(%rbx)
-      {0x48, 0x11, 0x43, 0x10},                          // adc %rax, 16(%rbx)
-      {0x48, 0x03, 0x03},                                // add (%rbx), %rax
-      {0xFF, 0x43, 0x14},                                // incl 20(%rbx)
-      {0x48, 0xF7, 0x53, 0x18},                          // notq 24(%rbx)
-      {0x48, 0xC1, 0x23, 0x03},                          // shlq $3, (%rbx)
-      {0xB1, 0x20, 0xD3, 0x0B},                          // mov $32, %cl; rorl %cl, (%rbx)
-      {0xD3, 0x23},                                      // shll %cl, (%rbx)
-      {0x48, 0x83, 0x3B, 0x05},                          // cmpq $5, (%rbx)
-      {0x48, 0x83, 0x3B, 0x05, 0x72, 0x00},              // the same; jb to the next
-      {0x85, 0x43, 0x04, 0x75, 0x00},                    // test %eax, 4(%rbx); jne to the next
-      {0x0F, 0x94, 0x43, 0x03},                          // setz 3(%rbx)
-      {0x48, 0x0F, 0x44, 0x03},                          // cmovz (%rbx), %rax
-      {0x0F, 0xB6, 0x53, 0x05},                          // movzbl 5(%rbx), %edx
-      {0x48, 0x0F, 0xAF, 0x03},                          // imul (%rbx), %rax
-      {0x48, 0x87, 0x03},                                // xchg %rax, (%rbx)
-      {0xF0, 0x48, 0x0F, 0xC1, 0x03},                    // lock xadd %rax, (%rbx)
-      {0x48, 0x0F, 0xC1, 0x03},                          // xadd %rax, (%rbx)
-      {0x48, 0x0F, 0xB1, 0x13},                          // cmpxchg %rdx, (%rbx)
-      {0xF0, 0x48, 0xFF, 0x43, 0x20},                    // lock incq 32(%rbx)
-      {0x48, 0x0F, 0xA3, 0x0B},                          // bt %rcx, (%rbx)
-      {0x48, 0x0F, 0xBA, 0x2B, 0x05},                    // btsq $5, (%rbx)
-      {0x48, 0x0F, 0xA4, 0x43, 0x08, 0x05},              // shld $5, %rax, 8(%rbx)
-      {0x50, 0x5A},                                      // push %rax; pop %rdx
-      {0x6A, 0x07, 0x58},                                // push $7; pop %rax
-      {0x9C, 0x9D},                                      // pushf; popf
-      {0xFF, 0x33, 0x8F, 0x43, 0x08},                    // push (%rbx); pop 8(%rbx)
-      {0xE8, 0x00, 0x00, 0x00, 0x00, 0x5A},              // call to the next; pop %rdx
-      {0xE8, 0x02, 0x00, 0x00, 0x00, 0xEB, 0x01, 0xC3},  // call; jmp over; ret
-      {0xA4},                                            // movsb
-      {0xAC},                                            // lodsb
-      {0x51, 0xB9, 0x05, 0, 0, 0, 0xF3, 0xAA, 0x59},     // push %rcx; mov $5, %ecx; rep stosb; pop %rcx
-      {0x48, 0x8B, 0x83, 0xFC, 0x0F, 0x00, 0x00},        // mov 4092(%rbx), %rax
-      {0x48, 0x01, 0x83, 0xF0, 0x0F, 0x00, 0x00},        // add %rax, 4080(%rbx)
-      {0x48, 0x01, 0xC8},                                // add %rcx, %rax
-      {0x48, 0x11, 0xC8},                                // adc %rcx, %rax
-      {0x74, 0x00},                                      // jz to the next
+      X86("mov (%rbx), %rax"),
+      X86("mov 32(%rbx,%rcx,4), %rax"),
+      X86("mov %rax, 8(%rbx)"),
+      X86("movb $0x77, 9(%rbx)"),
+      X86("add %rax, 16(%rbx)"),
+      X86("adc %rax, 16(%rbx)"),
+      X86("add (%rbx), %rax"),
+      X86("incl 20(%rbx)"),
+      X86("notq 24(%rbx)"),
+      X86("shlq $3, (%rbx)"),
+      X86("mov $32, %cl; rorl %cl, (%rbx)"),
+      X86("shll %cl, (%rbx)"),
+      X86("cmpq $5, (%rbx)"),
+      X86("cmpq $5, (%rbx); jb 1f; 1:"),
+      X86("test %eax, 4(%rbx); jne 1f; 1:"),
+      X86("setz 3(%rbx)"),
+      X86("cmovz (%rbx), %rax"),
+      X86("movzbl 5(%rbx), %edx"),
+      X86("imul (%rbx), %rax"),
+      X86("xchg %rax, (%rbx)"),
+      X86("lock xadd %rax, (%rbx)"),
+      X86("xadd %rax, (%rbx)"),
+      X86("cmpxchg %rdx, (%rbx)"),
+      X86("lock incq 32(%rbx)"),
+      X86("bt %rcx, (%rbx)"),
+      X86("btsq $5, (%rbx)"),
+      X86("shld $5, %rax, 8(%rbx)"),
+      X86("push %rax; pop %rdx"),
+      X86("push $7; pop %rax"),
+      X86("pushf; popf"),
+      X86("push (%rbx); pop 8(%rbx)"),
+      X86("call 1f; 1: pop %rdx"),
+      X86("call 1f; jmp 2f; 1: ret; 2:"),
+      X86("movsb"),
+      X86("lodsb"),
+      X86("push %rcx; mov $5, %ecx; rep stosb; pop %rcx"),
+      X86("mov 4092(%rbx), %rax"),
+      X86("add %rax, 4080(%rbx)"),
+      X86("add %rcx, %rax"),
+      X86("adc %rcx, %rax"),
+      X86("je 1f; 1:"),
   };
   return list;
 }
@@ -233,15 +280,13 @@ TEST_F(Observed, HoweverItIsRun) {
       const auto& next = memory_instructions()[random() % memory_instructions().size()];
       code.insert(code.end(), next.begin(), next.end());
     }
-    if (program % 8 == 1) code.insert(code.end(), {0x49, 0x8B, 0x07});  // mov (%r15), %rax
-    if (program % 8 == 2)
-      code.insert(code.end(), {0x48, 0xC7, 0xC2, 0xFF, 0xFF, 0xFF, 0xFF, 0x48, 0xF7,
-                               0x33});  // mov $-1, %rdx; divq (%rbx): too large
-    code.insert(code.end(), {0x0F, 0x0B});
+    if (program % 8 == 1) append(code, X86("mov (%r15), %rax"));
+    if (program % 8 == 2) append(code, X86("mov $-1, %rdx; divq (%rbx)"));  // too large
+    append(code, X86("ud2"));
     std::vector<Log> logs;
     std::vector<std::vector<std::uint64_t>> nows;
     std::vector<CpuState> ends;
-    for (const unsigned most : {1000U, 1U, 7U}) {
+    for (const unsigned max : {1000U, 1U, 7U}) {
       std::memset(ram_.bytes().data(), 0x5A, page_size);
       notes_.log.clear();
       notes_.nows.clear();
@@ -260,7 +305,7 @@ TEST_F(Observed, HoweverItIsRun) {
       engine.observe(&notes_);
       engine.load(state_);
       Stop stop = Stop::budget;
-      while (stop == Stop::budget || stop == Stop::again) stop = engine.run(most == 7 ? 1 + random() % most : most);
+      while (stop == Stop::budget || stop == Stop::again) stop = engine.run(max == 7 ? 1 + random() % max : max);
       faulted += stop == Stop::fault ? 1 : 0;
       logs.push_back(notes_.log);
       nows.push_back(notes_.nows);
@@ -301,7 +346,7 @@ TEST_F(Observed, ChangesNothing) {
 }
 
 TEST_F(Observed, HearsOfNewTables) {
-  begin({0x90, 0x0F, 0x0B});
+  begin(X86("nop; ud2"));
   engine_.run(1);
   EXPECT_TRUE(notes_.log.empty());
   state_.paging.cr3 = 0x1000;
@@ -325,10 +370,9 @@ TEST_F(Observed, MaskedMovesAndGathersTouchWhatIsNotMasked) {
   state_.gpr[rbx] = data_;
   state_.rip = ram_.address() + page_size;
   state_.rflags = 2;
-  // vmaskmovps (%rbx), %xmm1, %xmm0; vmaskmovps %xmm0, %xmm1, (%rbx); vmaskmovps (%rbx), %xmm3, %xmm0; vpgatherdd
-  // %xmm1, (%rbx,%xmm2,4), %xmm0; mov (%rbx), %rax; ud2
-  put({0xC4, 0xE2, 0x71, 0x2C, 0x03, 0xC4, 0xE2, 0x71, 0x2E, 0x03, 0xC4, 0xE2, 0x61,
-       0x2C, 0x03, 0xC4, 0xE2, 0x71, 0x90, 0x04, 0x93, 0x48, 0x8B, 0x03, 0x0F, 0x0B});
+  put(
+      X86("vmaskmovps (%rbx), %xmm1, %xmm0; vmaskmovps %xmm0, %xmm1, (%rbx); vmaskmovps (%rbx), %xmm3, %xmm0; "
+          "vpgatherdd %xmm1, (%rbx,%xmm2,4), %xmm0; mov (%rbx), %rax; ud2"));
   engine.observe(&notes_);
   engine.load(state_);
   EXPECT_EQ(engine.run(100), Stop::unsupported);

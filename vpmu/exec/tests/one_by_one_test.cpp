@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "exec/engine.hpp"
+#include "exec/tests/fixtures/assembled.hpp"
 #include "exec/tests/fixtures/flat_ram.hpp"
 #include "exec/tests/fixtures/host_cpu.hpp"
 
@@ -44,18 +45,16 @@ class OneByOne : public testing::Test {
   Engine engine_{ram_, platform_, &host_code_, Compiling{.after = 1}};
 };
 
-// nop; wrmsr; jmp to the nop
 TEST_F(OneByOne, ThePlatformSeesTheInstructionThatAsksCounted) {
-  begin({0x90, 0x0F, 0x30, 0xEB, 0xFB});
+  begin(X86("1: nop; wrmsr; jmp 1b"));
   for (unsigned n = 0; n < 6; ++n) EXPECT_EQ(engine_.run(1), Stop::budget);
   EXPECT_EQ(engine_.run(3), Stop::budget);
   EXPECT_EQ(platform_.seen, (std::vector<std::uint64_t>{2, 5, 8}));
   EXPECT_EQ(engine_.passed().instructions, 9U);
 }
 
-// mov (%rbx), %rax; push %rax; pop %rcx; test %ecx, %ecx; jz to the mov
 TEST_F(OneByOne, CountsAreTheSameHoweverARunIsCut) {
-  begin({0x48, 0x8B, 0x03, 0x50, 0x59, 0x85, 0xC9, 0x74, 0xF7});
+  begin(X86("1: mov (%rbx), %rax; push %rax; pop %rcx; test %ecx, %ecx; je 1b"));
   std::mt19937_64 random{7};
   std::uint64_t run = 0;
   for (unsigned n = 0; n < 3000; ++n) {
@@ -71,7 +70,7 @@ TEST_F(OneByOne, CountsAreTheSameHoweverARunIsCut) {
 }
 
 TEST_F(OneByOne, WholeBlocksRunAgainBehindThem) {
-  begin({0x48, 0x8B, 0x03, 0x50, 0x59, 0x85, 0xC9, 0x74, 0xF7});
+  begin(X86("1: mov (%rbx), %rax; push %rax; pop %rcx; test %ecx, %ecx; je 1b"));
   engine_.run(1000);
   for (unsigned n = 0; n < 5; ++n) engine_.run(1);
   const std::uint64_t before = engine_.entered_compiled();
@@ -82,7 +81,7 @@ TEST_F(OneByOne, WholeBlocksRunAgainBehindThem) {
 // The bytes of each instruction before it runs, from the second round on; and never those that stood there before.
 TEST_F(OneByOne, KnowsTheNextInstruction) {
   const std::vector<std::size_t> lengths{3, 1, 1, 2, 2};
-  begin({0x48, 0x8B, 0x03, 0x50, 0x59, 0x85, 0xC9, 0x74, 0xF7});
+  begin(X86("1: mov (%rbx), %rax; push %rax; pop %rcx; test %ecx, %ecx; je 1b"));
   EXPECT_TRUE(engine_.next_code().empty()) << "nothing has been decoded";
   const std::span<const std::byte> page{ram_.bytes().data() + page_size, page_size};
   for (unsigned n = 0; n < 50; ++n) {

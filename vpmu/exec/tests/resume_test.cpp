@@ -3,9 +3,11 @@
 #include <array>
 
 #include "exec/engine.hpp"
+#include "exec/tests/fixtures/assembled.hpp"
 #include "exec/tests/fixtures/host_cpu.hpp"
 #include "exec/tests/fixtures/page_tables.hpp"
 #include "vpmu/bits.hpp"
+#include "vpmu/x86.hpp"
 
 namespace vpmu::exec::test {
 namespace {
@@ -29,7 +31,7 @@ class EngineResumes : public testing::TestWithParam<std::uint32_t> {
   }
 
   [[nodiscard]] std::uint64_t at(Page page) const { return ram_.address() + page * page_size; }
-  void put(Page page, std::initializer_list<unsigned> code) { put_code(ram_, page, 0, code); }
+  void put(Page page, const std::vector<unsigned>& code) { put_code(ram_, page, 0, code); }
   void link(Page from, std::size_t entry, Page to, std::uint64_t rights) {
     link_page(ram_, from, entry, to, writable | rights);
   }
@@ -54,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(Interpreted, EngineResumes, testing::Values(0));
 INSTANTIATE_TEST_SUITE_P(Compiled, EngineResumes, testing::Values(1));
 
 TEST_P(EngineResumes, AndGoesOnCounting) {
-  put(kernel_code, {0x90, 0x90, 0x0F, 0x0B});  // nop; nop; ud2
+  put(kernel_code, X86("nop; nop; ud2"));
   as(0, 0);
   engine_.load(state_);
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
@@ -64,11 +66,11 @@ TEST_P(EngineResumes, AndGoesOnCounting) {
 
 // The owner tells the engine which page was written to from outside; it keeps the code of all others.
 TEST_P(EngineResumes, WithTheCodeThatItWasToldOf) {
-  put(kernel_code, {0xB8, 1, 0, 0, 0, 0x0F, 0x0B});  // mov $1, %eax; ud2
+  put(kernel_code, X86("mov $1, %eax; ud2"));
   as(0, 0);
   engine_.load(state_);
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
-  put(kernel_code, {0xB8, 2, 0, 0, 0, 0x0F, 0x0B});
+  put(kernel_code, X86("mov $2, %eax; ud2"));
   const std::uint64_t decoded = engine_.decoded_blocks();
   engine_.written(GuestPhysical{at(data)});
   engine_.written(GuestPhysical{at(kernel_code)});
@@ -79,7 +81,7 @@ TEST_P(EngineResumes, WithTheCodeThatItWasToldOf) {
 
 // SDM 2A CLI: it is privileged even if IF is clear already.
 TEST_P(EngineResumes, AndLeavesCliOfAProgramToOthers) {
-  put(user_code, {0xFA, 0x0F, 0x0B});
+  put(user_code, X86("cli; ud2"));
   as(3, 0x1000);
   engine_.load(state_);
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
@@ -88,8 +90,8 @@ TEST_P(EngineResumes, AndLeavesCliOfAProgramToOthers) {
 
 // SDM 3A 4.6.1: a program must not execute and read pages just because the kernel has done so before.
 TEST_P(EngineResumes, WithTheRightsOfItsNewPrivilegeLevel) {
-  put(kernel_code, {0xA1, 0, 0x20, 0, 0, 0, 0, 0, 0, 0x0F, 0x0B});  // mov 0x2000, %eax; ud2
-  put(user_code, {0xA1, 0, 0x20, 0, 0, 0, 0, 0, 0, 0x0F, 0x0B});
+  put(kernel_code, X86("movabs 0x2000, %eax; ud2"));
+  put(user_code, X86("movabs 0x2000, %eax; ud2"));
   as(0, 0);
   engine_.load(state_);
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
@@ -105,21 +107,20 @@ TEST_P(EngineResumes, WithTheRightsOfItsNewPrivilegeLevel) {
 // Under SMAP the kernel reads user pages only with RFLAGS.AC, even if it has read them before.
 TEST_P(EngineResumes, WithOrWithoutAc) {
   state_.paging.cr4 |= bit(21);
-  put(kernel_code, {0x0F, 0x01, 0xCB, 0xA1, 0, 0x30, 0, 0, 0, 0, 0, 0, 0x0F, 0x01, 0xCA, 0x0F,
-                    0x0B});  // stac; mov 0x3000, %eax; clac; ud2
+  put(kernel_code, X86("stac; movabs 0x3000, %eax; clac; ud2"));
   as(0, 0);
   engine_.load(state_);
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
   ASSERT_EQ(engine_.passed().instructions, 3U);
   EXPECT_EQ(resume(0, 3), Stop::fault) << "clac was the last";
-  state_.rflags |= rflags::AC;
+  state_.rflags |= x86::rflags::AC::mask;
   EXPECT_EQ(resume(0, 3), Stop::unsupported);
 }
 
 // The same for jump targets: a program must not jump to the kernel's blocks, although they are decoded.
 TEST_P(EngineResumes, AndAProgramDoesNotJumpIntoTheKernel) {
-  put(kernel_code, {0x90, 0x0F, 0x0B});      // nop; ud2
-  put(user_code, {0x31, 0xC0, 0xFF, 0xE0});  // xor %eax, %eax; jmp *%rax
+  put(kernel_code, X86("nop; ud2"));
+  put(user_code, X86("xor %eax, %eax; jmp *%rax"));
   as(0, 0x1000);
   engine_.load(state_);
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
@@ -131,7 +132,7 @@ TEST_P(EngineResumes, AndAProgramDoesNotJumpIntoTheKernel) {
 
 // The same in a loop, which may have been compiled for the kernel.
 TEST_P(EngineResumes, WithTheRightsOfItsNewPrivilegeLevelInALoop) {
-  put(user_code, {0x8B, 0x04, 0x25, 0, 0x20, 0, 0, 0xEB, 0xF7});  // mov 0x2000, %eax; jmp to it
+  put(user_code, X86("1: mov 0x2000, %eax; jmp 1b"));
   as(0, 0x1000);
   engine_.load(state_);
   EXPECT_EQ(engine_.run(20), Stop::budget);
@@ -142,20 +143,20 @@ TEST_P(EngineResumes, WithTheRightsOfItsNewPrivilegeLevelInALoop) {
 
 TEST_P(EngineResumes, WithOrWithoutAcInALoop) {
   state_.paging.cr4 |= bit(21);
-  put(kernel_code, {0x8B, 0x04, 0x25, 0, 0x30, 0, 0, 0xEB, 0xF7});  // mov 0x3000, %eax; jmp to it
-  state_.rflags |= rflags::AC;
+  put(kernel_code, X86("1: mov 0x3000, %eax; jmp 1b"));
+  state_.rflags |= x86::rflags::AC::mask;
   as(0, 0);
   engine_.load(state_);
   EXPECT_EQ(engine_.run(20), Stop::budget);
-  state_.rflags &= ~rflags::AC;
+  state_.rflags &= ~x86::rflags::AC::mask;
   EXPECT_EQ(resume(0, 0), Stop::fault);
   EXPECT_EQ(engine_.passed().instructions, 20U);
 }
 
 // A loop of two linked blocks, one of them in the kernel's page.
 TEST_P(EngineResumes, WithoutAWayThatOnlyTheKernelMayGo) {
-  put(user_code, {0xE9, 0xFB, 0xEF, 0xFF, 0xFF});    // jmp 0
-  put(kernel_code, {0x90, 0xE9, 0xFA, 0x0F, 0, 0});  // nop; jmp 0x1000
+  put(user_code, X86("jmp .-0x1000"));        // to 0
+  put(kernel_code, X86("nop; jmp .+0xFFF"));  // to 0x1000
   as(0, 0x1000);
   engine_.load(state_);
   EXPECT_EQ(engine_.run(30), Stop::budget);
@@ -182,9 +183,9 @@ TEST_P(EngineResumes, WithWhatStandsWhereALoopLeads) {
 
 // A loop of two blocks in two pages, the second of which is now mapped to another frame.
 TEST_P(EngineResumes, WithThePageWhereALoopLeadsAfterAnInvlpg) {
-  put(kernel_code, {0xE9, 0xFB, 0x1F, 0, 0});                        // jmp 0x2000
-  put(data, {0xB8, 1, 0, 0, 0, 0xE9, 0xF6, 0xDF, 0xFF, 0xFF});       // mov $1, %eax; jmp 0
-  put(user_code, {0xB8, 2, 0, 0, 0, 0xE9, 0xF6, 0xDF, 0xFF, 0xFF});  // mov $2, %eax; jmp 0
+  put(kernel_code, X86("jmp .+0x2000"));              // to 0x2000
+  put(data, X86("mov $1, %eax; jmp .-0x2005"));       // to 0
+  put(user_code, X86("mov $2, %eax; jmp .-0x2005"));  // to 0
   as(0, 0);
   engine_.load(state_);
   EXPECT_EQ(engine_.run(30), Stop::budget);
@@ -198,7 +199,7 @@ TEST_P(EngineResumes, WithThePageWhereALoopLeadsAfterAnInvlpg) {
 
 // A change of CR3 invalidates translations.
 TEST_P(EngineResumes, WithNewTranslationsWhereCr3Changed) {
-  put(kernel_code, {0x8B, 0x04, 0x25, 0, 0x20, 0, 0, 0x0F, 0x0B});  // mov 0x2000, %eax; ud2
+  put(kernel_code, X86("mov 0x2000, %eax; ud2"));
   put(user_code, {0x42});
   put(data, {0x41});
   as(0, 0);
@@ -216,11 +217,11 @@ TEST_P(EngineResumes, WithNewTranslationsWhereCr3Changed) {
 // more.
 TEST_P(EngineResumes, WithPagesThatItsTlbHasNoRoomFor) {
   link(table, 2 + tlb_entries, user_code, 0);
-  put(kernel_code, {0x8B, 0x04, 0x25, 0,    0x20, 0,    0,  // mov 0x2000, %eax
-                    0x8B, 0x0C, 0x25, 0,    0x20, 0x10, 0,  // mov 0x102000, %ecx
-                    0x89, 0x04, 0x25, 0x08, 0x20, 0,    0,  // mov %eax, 0x2008
-                    0x89, 0x0C, 0x25, 0x08, 0x20, 0x10, 0,  // mov %ecx, 0x102008
-                    0xEB, 0xE2});                           // jmp to it
+  put(kernel_code, X86("1: mov 0x2000, %eax; "
+                       "mov 0x102000, %ecx; "
+                       "mov %eax, 0x2008; "
+                       "mov %ecx, 0x102008; "
+                       "jmp 1b"));
   put(data, {0x41});
   put(user_code, {0x42});
   as(0, 0);
@@ -243,8 +244,7 @@ TEST_P(EngineResumes, WithPagesThatMayOnlyBeRead) {
   state_.paging.cr0 |= bit(16);
   const std::uint64_t read_only = at(data) | present;
   std::memcpy(&ram_.bytes()[table * page_size + 2 * sizeof read_only], &read_only, sizeof read_only);
-  put(kernel_code, {0x8B, 0x04, 0x25, 0, 0x20, 0, 0,    // mov 0x2000, %eax
-                    0x89, 0x04, 0x25, 0, 0x20, 0, 0});  // mov %eax, 0x2000
+  put(kernel_code, X86("mov 0x2000, %eax; mov %eax, 0x2000"));
   as(0, 0);
   engine_.load(state_);
   EXPECT_EQ(engine_.run(100), Stop::fault);
@@ -254,14 +254,14 @@ TEST_P(EngineResumes, WithPagesThatMayOnlyBeRead) {
 // If code is decoded from a page that was open for writing, later writes to it must be noticed again.
 TEST_P(EngineResumes, WithWhatItWroteIntoCode) {
   link(table, 3 + tlb_entries, user_code, 0);
-  put(kernel_code, {0xC7, 0x04, 0x25, 0,    0x30, 0,    0, 1,    0, 0, 0,  // movl $1, 0x3000
-                    0x8B, 0x0C, 0x25, 0,    0x30, 0x10, 0,                 // mov 0x103000, %ecx: of the same place
-                    0xE8, 0xF9, 0x2F, 0,    0,                             // call 0x3010
-                    0x8B, 0x0C, 0x25, 0,    0x30, 0x10, 0,                 // mov 0x103000, %ecx
-                    0xC6, 0x04, 0x25, 0x11, 0x30, 0,    0, 0xCB,           // movb $0xCB, 0x3011: dec %ebx
-                    0xE8, 0xE5, 0x2F, 0,    0,                             // call 0x3010
-                    0x0F, 0x0B});                                          // ud2
-  constexpr std::array code{0xFFU, 0xC3U, 0xC3U};                          // inc %ebx; ret
+  put(kernel_code, X86("movl $1, 0x3000; "
+                       "mov 0x103000, %ecx; "  // of the same place
+                       "call .+0x2FFE; "       // to 0x3010
+                       "mov 0x103000, %ecx; "
+                       "movb $0xCB, 0x3011; "  // dec %ebx
+                       "call .+0x2FEA; "       // to 0x3010
+                       "ud2"));
+  const Assembled code = X86("inc %ebx; ret");
   for (std::size_t i = 0; i < code.size(); ++i)
     ram_.bytes()[data * page_size + 0x10 + i] = static_cast<std::byte>(code[i]);
   state_.gpr[rsp] = 0x3800;

@@ -5,16 +5,15 @@
 #include <thread>
 
 #include "exec/engine.hpp"
+#include "exec/tests/fixtures/assembled.hpp"
 #include "exec/tests/fixtures/flat_ram.hpp"
 
 namespace vpmu::exec::test {
 namespace {
 
-// mov $10000, %ecx; 1: imul $1103515245, %eax, %eax; add $12345, %eax; test $0x10000, %eax; jz 2f; inc %ebx; 2: dec
-// %ecx; jnz 1b; ud2
-constexpr std::array<unsigned, 35> program{0xB9, 0x10, 0x27, 0,    0,    0x69, 0xC0, 0x6D, 0x4E, 0xC6, 0x41,
-                                           0x05, 0x39, 0x30, 0,    0,    0xA9, 0,    0,    1,    0,    0x74,
-                                           0x02, 0xFF, 0xC3, 0xFF, 0xC9, 0x75, 0xE8, 0x0F, 0x0B};
+const Assembled program =
+    X86("mov $10000, %ecx; 1: imul $1103515245, %eax, %eax; add $12345, %eax; test $0x10000, %eax; je 2f; "
+        "inc %ebx; 2: dec %ecx; jne 1b; ud2");
 constexpr std::uint64_t rounds = 10'000;
 
 /// Keeps another CPU and its caches busy while it lives.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "exec/engine.hpp"
+#include "exec/tests/fixtures/assembled.hpp"
 #include "exec/tests/fixtures/flat_ram.hpp"
 
 namespace vpmu::exec::test {
@@ -14,7 +15,7 @@ namespace {
 
 constexpr std::size_t data_pages = 4;
 
-struct Case {
+struct StringCase {
   bool moves{};
   unsigned bytes{};
   std::uint64_t count{}, from{}, to{};
@@ -25,7 +26,7 @@ struct Case {
 class Strings : public testing::Test {
  protected:
   /// Does in `memory` what the instruction must do; returns how many elements fit before memory ends.
-  std::uint64_t expect(const Case& c, std::vector<std::byte>& memory, std::uint64_t value) const {
+  std::uint64_t expect(const StringCase& c, std::vector<std::byte>& memory, std::uint64_t value) const {
     const std::uint64_t step = c.down ? std::uint64_t{0} - c.bytes : c.bytes;
     for (std::uint64_t n = 0; n < c.count; ++n) {
       const std::uint64_t to = c.to + n * step, from = c.from + n * step;
@@ -37,7 +38,7 @@ class Strings : public testing::Test {
     }
     return c.count;
   }
-  void run(const Case& c, std::mt19937_64& random) {
+  void run(const StringCase& c, std::mt19937_64& random) {
     const std::span<std::byte> data = ram_.bytes().subspan(page_size);
     for (std::byte& b : data) b = static_cast<std::byte>(random());
     std::vector<std::byte> expected{data.begin(), data.end()};
@@ -66,6 +67,10 @@ class Strings : public testing::Test {
     const std::uint64_t moved = done * (c.down ? std::uint64_t{0} - c.bytes : c.bytes);
     ASSERT_EQ(after.gpr[rcx], c.count - done);
     ASSERT_EQ(parts, done == 0 ? 0 : (done - (done == c.count ? 1 : 0)) / at_once) << "it comes back in between";
+    // One access for each element; the first one counts with the instruction, when it retires.
+    const auto more = static_cast<std::int64_t>(done) - (stop == Stop::budget ? 1 : 0);
+    ASSERT_EQ(engine_.passed().more_loads, c.moves ? more : 0);
+    ASSERT_EQ(engine_.passed().more_stores, more);
     ASSERT_EQ(after.gpr[rdi], state_.gpr[rdi] + moved);
     ASSERT_EQ(after.gpr[rsi], state_.gpr[rsi] + (c.moves ? moved : 0));
   }
@@ -81,7 +86,7 @@ TEST_F(Strings, ManyElementsAtOnceAreThoseOneByOne) {
   std::mt19937_64 random{1};
   unsigned faults = 0, long_ones = 0, overlaps = 0;
   for (unsigned n = 0; n < 20'000; ++n) {
-    Case c{.moves = random() % 2 == 0, .bytes = 1U << random() % 4};
+    StringCase c{.moves = random() % 2 == 0, .bytes = 1U << random() % 4};
     c.count = random() % 4 == 0 ? random() % 12'000 : random() % 200;
     c.to = random() % (data_pages * page_size);
     const std::uint64_t near = random() % 80;
@@ -101,6 +106,29 @@ TEST_F(Strings, ManyElementsAtOnceAreThoseOneByOne) {
   EXPECT_GT(faults, 1000U);
   EXPECT_GT(long_ones, 100U);
   EXPECT_GT(overlaps, 1000U);
+}
+
+// The engine stops before what may make more accesses than are left, with nothing changed.
+TEST_F(Strings, StopBeforeTheAccessesThatAreTooMany) {
+  const Assembled code = X86("rep movsb; cmpsb");
+  for (std::size_t i = 0; i < code.size(); ++i) ram_.bytes()[i] = static_cast<std::byte>(code[i]);
+  state_.gpr[rcx] = 10;
+  state_.gpr[rsi] = data_at_;
+  state_.gpr[rdi] = data_at_ + 100;
+  state_.rip = ram_.address();
+  engine_.load(state_);
+  engine_.limit_accesses(9);
+  EXPECT_EQ(engine_.run(2), Stop::accesses);
+  EXPECT_EQ(engine_.passed().instructions, 0U);
+  EXPECT_EQ(engine_.state().gpr[rcx], 10U);
+  engine_.limit_accesses(10);
+  EXPECT_EQ(engine_.run(2), Stop::budget) << "it has made nine beyond the first, and CMPSB makes one";
+  EXPECT_EQ(engine_.passed().more_loads, 10);
+  state_.rip = ram_.address() + 2;
+  engine_.load(state_);
+  engine_.limit_accesses(0);
+  EXPECT_EQ(engine_.run(1), Stop::accesses);
+  EXPECT_EQ(engine_.state().gpr[rsi], data_at_);
 }
 
 }  // namespace

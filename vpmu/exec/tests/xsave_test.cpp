@@ -5,15 +5,17 @@
 #include <vector>
 
 #include "exec/engine.hpp"
+#include "exec/state/vector_state.hpp"
+#include "exec/tests/fixtures/assembled.hpp"
 #include "exec/tests/fixtures/host_cpu.hpp"
-#include "exec/vector_state.hpp"
+#include "vpmu/x86.hpp"
 
 namespace vpmu::exec::test {
 namespace {
 
 using Code = std::vector<unsigned>;
 
-constexpr std::uint64_t cr0_ts = 8, osfxsr = 1U << 9, osxsave = 1U << 18, compacted = 1ULL << 63;
+constexpr std::uint64_t compacted = 1ULL << 63;
 constexpr std::size_t header_at = 512, upper_at = 576, area_bytes = 832;
 
 class Guest final : public NoPlatform {
@@ -29,7 +31,7 @@ class Guest final : public NoPlatform {
 class Xsave : public testing::Test {
  protected:
   Xsave() {
-    state_.paging.cr4 = osfxsr | osxsave;
+    state_.paging.cr4 = x86::cr4::OSFXSR::mask | x86::cr4::OSXSAVE::mask;
     state_.gpr[rbx] = ram_.address();
     state_.gpr[rax] = 7;
     for (std::size_t i = 0; i < 256; ++i) {
@@ -65,8 +67,9 @@ class Xsave : public testing::Test {
   std::optional<Engine> engine_;
 };
 
-const Code xsave{0x0F, 0xAE, 0x23}, xsaveopt{0x0F, 0xAE, 0x33}, xsavec{0x0F, 0xC7, 0x23}, xsaves{0x0F, 0xC7, 0x2B};
-const Code xrstor{0x0F, 0xAE, 0x2B}, xrstors{0x0F, 0xC7, 0x1B};
+const Code xsave = X86("xsave (%rbx)"), xsaveopt = X86("xsaveopt (%rbx)"), xsavec = X86("xsavec (%rbx)"),
+           xsaves = X86("xsaves (%rbx)");
+const Code xrstor = X86("xrstor (%rbx)"), xrstors = X86("xrstors (%rbx)");
 
 // SDM 1 13.11, 13.12. Privileged, so that the host cannot serve as an oracle.
 TEST_F(Xsave, XsavesAndXrstorsUseTheCompactedFormat) {
@@ -106,7 +109,7 @@ TEST_F(Xsave, XsaveKeepsWhatItWasNotAskedFor) {
 
 // SDM 1 13.7, 13.10: MXCSR belongs to the SSE component, and is restored even if all XMM registers are 0.
 TEST_F(Xsave, AnMxcsrOfItsOwnIsSseInUse) {
-  guest_.state.initialize(VectorState::sse);
+  guest_.state.initialize(x86::xcr0::SSE::mask);
   for (const Code& code : {xsave, xsaveopt, xsavec, xsaves}) {
     guest_.state.set_mxcsr(0x3F80);
     std::fill_n(area(), area_bytes, std::byte{0});
@@ -158,10 +161,10 @@ TEST_F(Xsave, OnlyWhereItIsEnabledAndAligned) {
     put(VectorState::mxcsr_at, std::uint32_t{0x1F80});
     if (code == xrstors) put(header_at + 8, compacted);
     EXPECT_EQ(run(code), Stop::budget);
-    state_.paging.cr4 = osfxsr;
+    state_.paging.cr4 = x86::cr4::OSFXSR::mask;
     EXPECT_EQ(run(code), Stop::unsupported);
-    state_.paging.cr4 = osfxsr | osxsave;
-    state_.paging.cr0 = cr0_ts;
+    state_.paging.cr4 = x86::cr4::OSFXSR::mask | x86::cr4::OSXSAVE::mask;
+    state_.paging.cr0 = x86::cr0::TS::mask;
     EXPECT_EQ(run(code), Stop::unsupported);
     state_.paging.cr0 = 0;
     guest_.state.xcr0 = 0xE7;
@@ -210,8 +213,8 @@ TEST_F(Xsave, AcrossAPageBoundary) {
     EXPECT_EQ(std::memcmp(area() + VectorState::xmm_at, before.legacy.data() + VectorState::xmm_at, 256), 0);
     EXPECT_EQ(std::memcmp(area() + upper_at, before.upper.data(), 256), 0);
     for (std::size_t at = header_at + 16; at < upper_at; at += 8) put(at, std::uint64_t{0});
-    guest_.state.initialize(VectorState::sse);
-    guest_.state.initialize(VectorState::avx);
+    guest_.state.initialize(x86::xcr0::SSE::mask);
+    guest_.state.initialize(x86::xcr0::AVX::mask);
     ASSERT_EQ(run(xrstor), Stop::budget);
     EXPECT_EQ(guest_.state.legacy, before.legacy) << before_end;
     EXPECT_EQ(guest_.state.upper, before.upper) << before_end;
@@ -228,23 +231,23 @@ TEST_F(Xsave, AnInstructionThatTheGuestLacksIsNone) {
   const std::array rows{
       Row{xsave, CpuFeature::xsave},
       Row{xrstor, CpuFeature::xsave},
-      Row{{0x0F, 0x01, 0xD0}, CpuFeature::xsave},
+      Row{X86("xgetbv"), CpuFeature::xsave},
       Row{xsaveopt, CpuFeature::xsaveopt},
       Row{xsavec, CpuFeature::xsavec},
       Row{xsaves, CpuFeature::xsaves},
-      Row{{0x0F, 0x01, 0xCB}, CpuFeature::smap},
-      Row{{0x66, 0x0F, 0xAE, 0x3B}, CpuFeature::clflushopt},
-      Row{{0x66, 0x0F, 0x38, 0xDB, 0xC1}, CpuFeature::aes, host_has(CpuFeature::aes)},
-      Row{{0xC4, 0xE2, 0x79, 0xDB, 0xC1}, CpuFeature::vex_aes, host_has(CpuFeature::vex_aes)},
-      Row{{0xC5, 0xF8, 0x57, 0xC1}, CpuFeature::avx, host_has(CpuFeature::avx)},
-      Row{{0xC4, 0xE2, 0x75, 0x2C, 0x03}, CpuFeature::avx, host_has(CpuFeature::avx)},
-      Row{{0xC4, 0xE2, 0x75, 0x8C, 0x03}, CpuFeature::avx2, host_has(CpuFeature::avx2)},
-      Row{{0xC4, 0xE2, 0x6D, 0x90, 0x04, 0x0B}, CpuFeature::avx2, host_has(CpuFeature::avx2)},
+      Row{X86("stac"), CpuFeature::smap},
+      Row{X86("clflushopt (%rbx)"), CpuFeature::clflushopt},
+      Row{X86("aesimc %xmm1, %xmm0"), CpuFeature::aes, host_has(CpuFeature::aes)},
+      Row{X86("vaesimc %xmm1, %xmm0"), CpuFeature::vex_aes, host_has(CpuFeature::vex_aes)},
+      Row{X86("vxorps %xmm1, %xmm0, %xmm0"), CpuFeature::avx, host_has(CpuFeature::avx)},
+      Row{X86("vmaskmovps (%rbx), %ymm1, %ymm0"), CpuFeature::avx, host_has(CpuFeature::avx)},
+      Row{X86("vpmaskmovd (%rbx), %ymm1, %ymm0"), CpuFeature::avx2, host_has(CpuFeature::avx2)},
+      Row{X86("vpgatherdd %ymm2, (%rbx,%ymm1), %ymm0"), CpuFeature::avx2, host_has(CpuFeature::avx2)},
   };
   state_.gpr[rcx] = 0;
   for (const Row& row : rows) {
-    guest_.state.initialize(VectorState::sse);  // no element is gathered
-    guest_.state.initialize(VectorState::avx);
+    guest_.state.initialize(x86::xcr0::SSE::mask);  // no element is gathered
+    guest_.state.initialize(x86::xcr0::AVX::mask);
     std::fill_n(area(), area_bytes, std::byte{0});
     put(VectorState::mxcsr_at, std::uint32_t{0x1F80});
     guest_.lacks.reset();

@@ -29,6 +29,8 @@ inline constexpr std::uint64_t page_size = 4096;
 
 /// The address of the 4 KiB page that holds `a`.
 [[nodiscard]] constexpr GuestLinear page_of(GuestLinear a) { return GuestLinear{a.value() & ~(page_size - 1)}; }
+/// The address of the 4 KiB page that holds `a`.
+[[nodiscard]] constexpr GuestPhysical page_of(GuestPhysical a) { return GuestPhysical{a.value() & ~(page_size - 1)}; }
 
 /// The offset of `a` in its 4 KiB page, in bytes.
 [[nodiscard]] constexpr std::uint64_t page_offset(GuestLinear a) { return a.value() & (page_size - 1); }

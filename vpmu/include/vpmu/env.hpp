@@ -37,8 +37,6 @@ class GuestEnv {
   /// Asks for a performance monitoring interrupt through LVTPC. It is delivered at the instruction boundary, after the
   /// PMU's call has returned.
   virtual void request_pmi() = 0;
-  /// Delivers #PF to the guest for a DS area access; called only under DsFaultPolicy::inject.
-  virtual void inject_page_fault(const AccessFault& fault) = 0;
 
  protected:
   ~GuestEnv() = default;

@@ -63,6 +63,15 @@ struct GenerationFeatures {
   bool lbr_callstack;         ///< LBR_SELECT[9]. SDM 3B 17.9.
   bool data_source_tlb_lock;  ///< Data source bits 4 (STLB miss) and 5 (lock). SDM 3B table 18-33.
   bool lbr_info;              ///< MSR_LBR_INFO_i. SDM 3B 17.10.
+  bool signals_full_buffer;   ///< A full PEBS buffer sets OVF_DSBuffer (rule F2). SDM 3B 18.9.1.
+  bool qualifying_umasks;     ///< Of 88H, 89H and D0H: bits of the umask qualify others. SDM 3B table 19-13.
+};
+
+/// The rate of a clock: `khz` / `of` kHz, because 133.33 MHz is no whole number.
+struct Frequency {
+  std::uint32_t khz{};  ///< 0: there is no such clock.
+  std::uint32_t of{1};  ///< Not 0.
+  friend bool operator==(const Frequency&, const Frequency&) = default;
 };
 
 /// Everything that tells one generation's core PMU from another, as data. See src/generations/.
@@ -90,8 +99,8 @@ struct GenerationDesc {
   std::uint8_t load_latency_code, load_latency_umask;    ///< The load latency event (rule L1).
   std::uint8_t precise_store_code, precise_store_umask;  ///< The precise store event (rule S1); 0 without it.
   std::uint8_t load_latency_counters;                    ///< Bit i: the event may run on PMCi.
-  /// kHz of the clock that bus_cycles counts (SDM 3B 18.17.4); 0: the crystal clock of CPUID.15H.
-  std::uint32_t bus_clock_khz;
+  Frequency bus_clock;   ///< The clock that bus_cycles counts; from Skylake on the core crystal clock. SDM 3B 18.17.4.
+  Frequency base_clock;  ///< The clock of which MSR_PLATFORM_INFO[15:8] is a multiple. SDM 3C table 35-13.
   std::array<std::uint8_t, hit_level_count> data_source_code;  ///< A0H[3:0] by HitLevel. SDM 3B table 18-24.
   const UncoreDesc* uncore;                                    ///< The PMU beside the cores: uncore.hpp.
   std::span<const EventDesc> events;  ///< Sorted by (code, umask, cmask, inv, edge, any, msr_value).

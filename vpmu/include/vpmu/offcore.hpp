@@ -6,7 +6,8 @@
 // 3B 18.8.1.3, 18.9.5, 18.11.4, 18.13.5.
 namespace vpmu {
 
-/// The requests that are modelled. There are no prefetches, no write-backs and no device accesses.
+/// The requests that are modelled; software prefetches count as reads of data and for ownership. There are no hardware
+/// prefetches, no write-backs and no device accesses.
 enum class OffcoreRequest : std::uint8_t { demand_data_read, demand_rfo, demand_code_read };
 /// Number of kinds of requests.
 inline constexpr unsigned offcore_request_count = 3;

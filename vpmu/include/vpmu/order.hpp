@@ -23,23 +23,16 @@ struct Step {
   friend bool operator==(const Step&, const Step&) = default;
 };
 
-/// What an assist of lower priority than an overflow PMI of the same boundary does (rule Q8).
-enum class AssistOrder : std::uint8_t {
-  same_boundary,  ///< It runs at the same boundary, after the PMI has been posted.
-  strict_defer,   ///< It waits, armed, for the next event.
-};
-
 /// The steps of one boundary, in order.
 struct ServiceOrder {
   std::array<Step, max_counters + 1> steps{};
   unsigned size{};
-  CounterSet deferred;  ///< Triggers that stay armed under strict_defer.
   /// The first `size` steps.
   [[nodiscard]] std::span<const Step> active() const { return std::span{steps}.first(size); }
 };
 
 /// Orders simultaneous events: index order, general-purpose before fixed (rules Q1, Q2), the one assist at the place of
-/// its lowest counter (Q9). Pure.
-ServiceOrder service_order(const Simultaneous& due, AssistOrder assist_order);
+/// its lowest counter (Q9), at this boundary also when a PMI comes before it (Q8). Pure.
+ServiceOrder service_order(const Simultaneous& due);
 
 }  // namespace vpmu

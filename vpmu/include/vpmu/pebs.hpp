@@ -5,9 +5,43 @@
 #include <optional>
 #include <span>
 
-#include "vpmu/retirement.hpp"
+#include "vpmu/address.hpp"
 
 namespace vpmu {
+
+/// The 64-bit fields of a PEBS record, by position. Formats 0 to 3 are prefixes of one another. SDM 3B tables 18-23,
+/// 18-44, 18-55.
+enum class Slot : std::uint8_t {
+  rflags,
+  rip,
+  rax,
+  rbx,
+  rcx,
+  rdx,
+  rsi,
+  rdi,
+  rbp,
+  rsp,
+  r8,
+  r9,
+  r10,
+  r11,
+  r12,
+  r13,
+  r14,
+  r15,
+  status,         ///< 90H: GLOBAL_STATUS (formats 1, 2) or APPLICABLE_COUNTERS (format 3).
+  data_address,   ///< 98H.
+  data_source,    ///< A0H.
+  latency,        ///< A8H, core cycles.
+  eventing_ip,    ///< B0H, formats 2 and 3.
+  tx_abort_info,  ///< B8H, formats 2 and 3.
+  tsc,            ///< C0H, format 3.
+};
+/// Number of slots.
+inline constexpr unsigned slot_count = 25;
+/// Number of those that hold registers: the first ones.
+inline constexpr unsigned register_slot_count = 18;
 
 /// PEBS record format: IA32_PERF_CAPABILITIES[11:8]. SDM 3B 18.18.
 enum class PebsFormat : std::uint8_t { format0 = 0, format1 = 1, format2 = 2, format3 = 3 };

@@ -17,6 +17,7 @@ struct PlanEntry {
   CounterId counter;
   EventSpec spec;            ///< As programmed; for a fixed counter only usr, os and any are meaningful.
   Counts counts{};           ///< What to count. CMASK/INV forms that hold in every cycle appear as `cycles` (rule P18).
+  CountsList kinds{};        ///< Of Counts::several: EventClass::kinds.
   bool per_cycle{};          ///< CMASK or EDGE is in force: `counts` alone does not give the number (rule C4).
   CycleCondition cycle;      ///< State of the CMASK condition now, for a source that tracks it in bulk.
   bool usr{}, os{};          ///< Privilege levels in which it counts.
@@ -25,9 +26,15 @@ struct PlanEntry {
   bool precise{};            ///< The overflow must be found at its very instruction (PEBS).
   bool armed{};              ///< PEBS is armed: the next retirement of the event must be given to Pmu::retire().
   /// Of load_latency: each load with a latency above this, in core cycles, or an unknown one counts (rule L2). Empty
-  /// where only some loads are tagged: then each retired load must be given to Pmu::retire(), which picks (rule L11).
+  /// where only some loads are tagged (rule L11), or another counter's record shows the last one (rule L6): then each
+  /// retired load must be given to Pmu::retire().
   std::optional<std::uint16_t> latency_over;
   OffcoreFilter offcore{};  ///< Of offcore and offcore_1: the requests and suppliers that count.
+
+  /// The kinds that it counts: `counts`, or all of a union.
+  [[nodiscard]] std::span<const Counts> what() const {
+    return counts == Counts::several ? kinds.all() : std::span{&counts, 1};
+  }
 };
 
 /// Which taken branches the LBR records now: MSR_LBR_SELECT and DEBUGCTL.LBR. A source that lets many instructions pass
@@ -55,6 +62,8 @@ struct CountPlan {
   LbrFilter lbr_filter{};  ///< The branches that Pmu::record_branches() must be given.
   bool fusion_wanted{};    ///< Retirement::macro_fused has an effect: an event counts it, or the option macro_fusion is
                            ///< on.
+  bool caches_wanted{};    ///< Somebody beside the core counts what its caches do, such as the package's uncore: a
+                           ///< source with a model of them must run it. Pmu::plan() leaves it unset.
 
   /// The first `size` entries.
   [[nodiscard]] std::span<const PlanEntry> active() const { return std::span{entries}.first(size); }
@@ -75,6 +84,8 @@ struct CountDeltas {
   std::array<std::optional<CycleCondition>, max_gp_counters> cycle{};
   /// Of those that it did not track: core cycles that passed at privilege levels in which the counter does not count.
   std::array<std::uint64_t, max_gp_counters> filtered_cycles{};
+  /// Counters whose events the totals of a pipeline gave: no instruction of theirs was missed.
+  CounterSet by_pipeline{};
   /// The events of a counter, to be changed.
   [[nodiscard]] constexpr std::uint64_t& operator[](CounterId c) { return value[c.index()]; }
   /// The events of a counter.

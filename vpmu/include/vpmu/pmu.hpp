@@ -16,23 +16,8 @@
 /// A virtual CPU's PMU as a pure library: Pmu and Uncore, what feeds them and what they ask of the world around them.
 namespace vpmu {
 
-/// Which counters an assist reloads and clears (rule P12).
-enum class ReloadScope : std::uint8_t {
-  overflowed,  ///< Every PEBS-enabled counter that has overflowed. SDM 3B 18.8.1.1.
-  triggered,   ///< Only those whose event triggered this assist.
-};
-
-/// What a page fault on the DS area does (rule F10).
-enum class DsFaultPolicy : std::uint8_t {
-  drop,    ///< The record is dropped and counted.
-  inject,  ///< And the guest gets #PF.
-};
-
 /// The choices that the manual leaves open. The defaults are the documented ones.
 struct PmuPolicies {
-  ReloadScope reload_scope{ReloadScope::overflowed};
-  DsFaultPolicy ds_fault{DsFaultPolicy::drop};
-  AssistOrder assist_order{AssistOrder::same_boundary};
   std::uint32_t skid_events{0};        ///< Events that pass between overflow and arming (rule P2).
   bool macro_fusion{false};            ///< A record for a fused compare is written after its branch (rule P2a).
   std::uint32_t load_tag_interval{1};  ///< Mean number of loads per tagged load; 1 tags all (rule L11).
@@ -127,8 +112,7 @@ class Pmu {
   void retire(const Retirement& retired, GuestEnv& env);
 
   /// The delivery of an interrupt or exception, or a branch where the source does not retire instruction by
-  /// instruction: for the LBR and BTS alone (rules Z5, B1). A page fault on the DS area drops the BTS record here
-  /// whatever `ds_fault` says: the delivery of an exception must not raise another one without end.
+  /// instruction: for the LBR and BTS alone (rules Z5, B1).
   void record_branch(const TakenBranch& branch, GuestEnv& env);
   /// Taken branches that passed in bulk at one privilege level, for the LBR and BTS (rules Z5, B1). Where BTS stores
   /// branches of that level, none may be missing, and there may be at most branches_storable().
@@ -141,13 +125,15 @@ class Pmu {
 
   /// #DB is being delivered: DEBUGCTL.LBR and BTF are cleared (rule Z11).
   void on_debug_exception();
-  /// SMI: FREEZE_WHILE_SMM (rule Z10); DS is off in SMM (rule F14). Does nothing in SMM.
-  void enter_smm();
-  /// RSM: undoes what enter_smm() froze. Does nothing outside SMM.
-  void leave_smm();
   /// An uncore counter overflowed and is routed to this core: GLOBAL_STATUS bit 61 (rule Q7) and a PMI when
   /// DEBUGCTL[13] is set.
   void on_uncore_overflow(GuestEnv& env);
+
+  /// Whether the interrupt of a counter with PEBS waits for its record (rule Q5a).
+  [[nodiscard]] bool pmi_waits() const { return state_.pmi_after_assist != 0; }
+  /// The processor has halted. Nothing retires until an event wakes it, so an interrupt that waits for its record comes
+  /// now (rule Q5a). Cost: none if none waits.
+  void halt(GuestEnv& env);
 
   /// Power-up or RESET: every register to its reset value.
   void reset();
@@ -194,6 +180,7 @@ class Pmu {
   [[nodiscard]] std::uint64_t occurrences(CounterId c, const Retirement& r, bool tagged) const;
   [[nodiscard]] bool is_countable(CounterId c) const;
   [[nodiscard]] std::uint64_t increment_of(CounterId c, const Retirement& r, bool tagged);
+  [[nodiscard]] std::uint64_t triggering(CounterId c, const Retirement& r, std::uint64_t counted) const;
   void pass_cycles(CounterId c, std::uint64_t cycles);
   [[nodiscard]] CycleCondition cycle_condition(CounterId c) const;
   void set_cycle_condition(CounterId c, const CycleCondition& is);
@@ -201,6 +188,9 @@ class Pmu {
   [[nodiscard]] bool is_precise_store(CounterId c) const;
   [[nodiscard]] bool precise_store_enabled(CounterId c) const;
   [[nodiscard]] bool take_load_tag(const Retirement& r);
+  [[nodiscard]] bool load_latency_runs() const;
+  [[nodiscard]] bool has_own_memory_fields(CounterId c) const;
+  [[nodiscard]] bool wants_last_load() const;
   [[nodiscard]] bool selected_frontend(const FrontendOutcome& f) const;
   [[nodiscard]] OffcoreFilter selected_offcore(Counts counts) const;
   [[nodiscard]] std::uint64_t fixed_control(CounterId c) const;
@@ -222,12 +212,14 @@ class Pmu {
   [[nodiscard]] bool late_without_instruction(CounterId c, std::uint64_t events);
   void hold_fused(Boundary& b, const Retirement& r);
   void serve(Boundary& b, const Retirement* r, GuestEnv& env);
+  void end_waits(Boundary& b);
+  void post_waiting(Boundary& b, CounterSet over);
   void request_pmis(const Boundary& b, GuestEnv& env);
   void assist(Boundary& b, const Retirement& r, GuestEnv& env);
 
   // ds_area.cpp
   [[nodiscard]] StoreOutcome store_record(CounterSet triggers, CounterSet served, const Retirement& r, GuestEnv& env);
-  void drop_record(CounterSet triggers, DropReason reason, const AccessFault& fault, GuestEnv& env);
+  void drop_record(CounterSet triggers, DropReason reason, const AccessFault& fault);
 
   // lbr.cpp
   [[nodiscard]] bool records_branches() const;
@@ -243,12 +235,14 @@ class Pmu {
   };
   [[nodiscard]] std::optional<BranchRoom> branch_room(GuestEnv& env) const;
   void store_branches(const BranchRun& run, GuestEnv& env);
-  [[nodiscard]] AccessResult store_branch(const TakenBranch& branch, Boundary& b, GuestEnv& env);
-  AccessResult drop_branch(DropReason reason, const AccessFault& fault);
+  void store_branch(const TakenBranch& branch, Boundary& b, GuestEnv& env);
+  void drop_branch(DropReason reason, const AccessFault& fault);
 
   // pebs_record.cpp
   [[nodiscard]] PebsRecord compose(CounterSet triggers, CounterSet served, const Retirement& r,
                                    std::uint64_t tsc) const;
+  void keep_tagged_load(const MemAccess& load);
+  void compose_tagged_load(PebsRecord& record) const;
   void compose_memory(PebsRecord& record, CounterSet triggers, const Retirement& r) const;
 
   void trace(const TraceEvent& event) const {

@@ -5,42 +5,9 @@
 
 #include "vpmu/address.hpp"
 #include "vpmu/offcore.hpp"
+#include "vpmu/pebs.hpp"
 
 namespace vpmu {
-
-/// The 64-bit fields of a PEBS record, by position. Formats 0 to 3 are prefixes of one another. SDM 3B tables 18-23,
-/// 18-44, 18-55.
-enum class Slot : std::uint8_t {
-  rflags,
-  rip,
-  rax,
-  rbx,
-  rcx,
-  rdx,
-  rsi,
-  rdi,
-  rbp,
-  rsp,
-  r8,
-  r9,
-  r10,
-  r11,
-  r12,
-  r13,
-  r14,
-  r15,
-  status,         ///< 90H: GLOBAL_STATUS (formats 1, 2) or APPLICABLE_COUNTERS (format 3).
-  data_address,   ///< 98H.
-  data_source,    ///< A0H.
-  latency,        ///< A8H, core cycles.
-  eventing_ip,    ///< B0H, formats 2 and 3.
-  tx_abort_info,  ///< B8H, formats 2 and 3.
-  tsc,            ///< C0H, format 3.
-};
-/// Number of slots.
-inline constexpr unsigned slot_count = 25;
-/// Number of those that hold registers: the first ones.
-inline constexpr unsigned register_slot_count = 18;
 
 /// The guest registers as a PEBS record holds them, indexed by Slot: RFLAGS, RIP, RAX ... R15.
 struct PebsRegisters {
@@ -63,6 +30,13 @@ constexpr bool is_l3_hit(HitLevel l) {
 /// The L2 was missed.
 constexpr bool is_below_l2(HitLevel l) { return is_l3_hit(l) || l == HitLevel::dram; }
 
+/// The size of the page that an address is in.
+enum class PageSize : std::uint8_t {
+  small,  ///< 4 KiB.
+  large,  ///< 2 or 4 MiB.
+  huge,   ///< 1 GiB.
+};
+
 /// One memory access of a retired instruction. For string and gather instructions: the last element (rule S4).
 struct MemAccess {
   GuestLinear address;
@@ -71,8 +45,10 @@ struct MemAccess {
       latency{};     ///< Core cycles from dispatch to data return, at least 4 (rule L7); 0 = the source cannot know.
   bool dtlb_miss{};  ///< Missed the first level TLB.
   bool stlb_miss{};  ///< And the second level.
+  PageSize page{};   ///< Where it missed a TLB.
   bool locked{};
-  bool split{};  ///< Crosses a cache line.
+  bool split{};         ///< Crosses a cache line.
+  bool met_prefetch{};  ///< The line was in flight because of a software prefetch.
 };
 
 /// Kinds of branches as LBR_SELECT tells them apart. SDM 3B table 17-13.
@@ -100,18 +76,69 @@ struct BranchOutcome {
   bool to_next{};  ///< Its target is the next instruction: such a call only reads its own address and never returns.
 };
 
-/// What an instruction is, where an event asks for it (Counts::nops to Counts::sse_integer).
+/// What an instruction is, where an event asks for it (CountsDesc::instructions). SDM 1 5.1 to 5.14. `arithmetic` of
+/// floating point are ADD, SUB, MUL, DIV, MIN, MAX, SQRT, RCP, RSQRT, HADD, HSUB and ADDSUB; `twice` are those that do
+/// two operations in each element: DPP and the fused multiply-add.
 enum class InstructionClass : std::uint8_t {
   other,
   nop,
-  x87_operation,
-  mmx,
-  sse_packed_single,
+  integer_product,     ///< MUL, IMUL, DIV, IDIV.
+  x87_arithmetic,      ///< FADD, FSUB, FCOM, FMUL, FDIV, FPREM, FSQRT and their forms.
+  x87_transcendental,  ///< FSIN, FYL2X and their like.
+  x87_operation,       ///< The other computations: FABS, FCHS, FRNDINT, FSCALE, FXTRACT.
+  x87_other,           ///< Loads, stores, exchanges and control.
+  mmx,                 ///< MMX: what is none of these:
+  mmx_multiply,
+  mmx_shift,
+  mmx_pack,
+  mmx_unpack,
+  mmx_logical,
+  mmx_arithmetic,
+  mmx_shuffle,
+  sse_integer,  ///< SSE on integers: what is none of these:
+  sse_integer_multiply,
+  sse_integer_shift,
+  sse_integer_pack,
+  sse_integer_unpack,
+  sse_integer_logical,
+  sse_integer_arithmetic,
+  sse_integer_shuffle,
+  sse_packed_single,  ///< SSE moves, conversions, comparisons, logic and shuffles, here and in the next three.
   sse_scalar_single,
   sse_packed_double,
   sse_scalar_double,
-  sse_integer,
+  sse_packed_single_arithmetic,  ///< SSE arithmetic, here and in the next three.
+  sse_scalar_single_arithmetic,
+  sse_packed_double_arithmetic,
+  sse_scalar_double_arithmetic,
+  sse_packed_single_twice,
+  sse_packed_double_twice,
+  avx_packed_single_arithmetic,  ///< AVX arithmetic of 128 bits, here and in the next ones.
+  avx_scalar_single_arithmetic,
+  avx_packed_double_arithmetic,
+  avx_scalar_double_arithmetic,
+  avx_packed_single_twice,
+  avx_scalar_single_twice,
+  avx_packed_double_twice,
+  avx_scalar_double_twice,
+  avx_256,  ///< AVX of 256 bits that is no arithmetic; the arithmetic is in the next ones.
+  avx_256_single_arithmetic,
+  avx_256_double_arithmetic,
+  avx_256_single_twice,
+  avx_256_double_twice,
+  prefetch_nta,  ///< PREFETCHNTA. These four retire as loads.
+  prefetch_t0,
+  prefetch_t1_t2,
+  prefetch_w,
 };
+/// An MMX instruction, EMMS included.
+[[nodiscard]] constexpr bool is_mmx(InstructionClass k) {
+  return k >= InstructionClass::mmx && k <= InstructionClass::mmx_shuffle;
+}
+/// A software prefetch.
+[[nodiscard]] constexpr bool is_prefetch(InstructionClass k) { return k >= InstructionClass::prefetch_nta; }
+/// Number of classes.
+inline constexpr unsigned instruction_class_count = static_cast<unsigned>(InstructionClass::prefetch_w) + 1;
 
 /// A taken branch, or the delivery of an interrupt or exception: what the LBR and BTS record.
 struct TakenBranch {
@@ -141,10 +168,15 @@ struct FrontendOutcome {
   bool dsb_miss{}, l1i_miss{}, l2_miss{}, itlb_miss{}, stlb_miss{};
   std::uint16_t bubble_cycles{};  ///< Consecutive cycles in which the IDQ delivered less than it could.
   std::uint8_t bubble_slots{};    ///< Empty slots in each of them, 0..4.
-  /// Lines of its code that came from beyond the L2, and those of them that no cache had.
+  /// Lines of its code, and the line of a software prefetch, that came from beyond the L2; those of them that no cache
+  /// had.
   std::uint8_t llc_references{}, llc_misses{};
+  /// Lines of its code that were read from the L1I, and not from decoded micro-ops.
+  std::uint8_t l1i_hits{};
   /// Lines of its code that the L1I lacked; pages that the first level TLB lacked: the second level had, or lacked too.
   std::uint8_t l1i_misses{}, itlb_stlb_hits{}, itlb_walks{};
+  /// Those of these pages that are large or huge.
+  std::uint8_t itlb_large_stlb_hits{}, itlb_large_walks{}, itlb_huge_walks{};
 };
 
 /// What one retired instruction did: the unit in which precise sources feed the PMU. A faulting instruction has not
@@ -155,6 +187,9 @@ struct Retirement {
   std::uint8_t cpl{};    ///< Privilege level the instruction ran at.
   bool long_mode{true};  ///< IA-32e mode active: R8-R15 and upper halves exist (rule P22).
   bool has_load{}, has_store{};
+  /// Its loads and stores besides the one that `has_load` or `has_store` says: CMPS makes two loads, a repeated string
+  /// instruction one for each element. -1: it did no element.
+  std::int32_t more_loads{}, more_stores{};
   bool macro_fused{};  ///< Fuses with the following branch (option macro_fusion, rule P2a; UOPS_RETIRED.MACRO_FUSED).
   InstructionClass kind{};
   MemAccess load{};
@@ -167,6 +202,10 @@ struct Retirement {
   std::uint64_t cycles{};      ///< Unhalted core cycles since the previous retirement; 0 = retired in the same cycle.
   std::uint64_t ref_cycles{};  ///< Unhalted reference cycles since the previous retirement, at the TSC's rate.
   std::uint32_t bus_cycles{};  ///< Ticks of the bus clock since the previous retirement.
+  bool alone{true};            ///< The core's other thread was halted meanwhile, or there is none.
+  /// A model of the pipeline counts the micro-operations that it issued, executed and retired: Pmu::settle() gets that,
+  /// and here they add nothing. A record that waits for such an event is still triggered by this retirement.
+  bool has_pipeline{};
   /// Registers after the instruction; only read when a record is written, may be null when nothing is armed.
   const PebsRegisters* registers{};
 };

@@ -38,21 +38,22 @@ struct PmuState {
   std::uint64_t armed{};             ///< CounterSet: PEBS armed (rules O4, P13).
   std::uint64_t overflowed{};        ///< CounterSet: PEBS-enabled and overflowed, not served yet (rule P6).
   std::uint64_t pmi_after_assist{};  ///< CounterSet: overflow PMI that waits for the assist (rule Q5).
+  std::uint64_t pmi_waited{};        ///< Calls of settle() and retire() for which it has waited (rule Q5a).
   std::uint64_t fused_trigger{};     ///< CounterSet: triggers held for the second half of a fused pair (rule P2a).
   std::array<std::uint64_t, max_gp_counters> skid_left{};   ///< Events until an armed counter may trigger (rule P2).
   std::array<std::uint64_t, max_gp_counters> open_cycle{};  ///< Events in the cycle that has not ended (rule C4).
-  std::uint64_t condition{};              ///< CounterSet: the CMASK condition held in the last cycle (EDGE, rule C4).
-  std::uint64_t load_tag_countdown{};     ///< Loads until the next one is tagged (rule L11).
-  std::uint64_t load_tag_random{};        ///< State of the tagging generator.
-  std::uint64_t lbr_cycles{};             ///< Cycles since the last LBR entry.
-  std::uint64_t smm_saved_global_ctrl{};  ///< GLOBAL_CTRL and DEBUGCTL as SMI found them (rule Z10).
-  std::uint64_t smm_saved_debugctl{};
-  std::uint64_t in_smm{};
+  std::uint64_t condition{};           ///< CounterSet: the CMASK condition held in the last cycle (EDGE, rule C4).
+  std::uint64_t load_tag_countdown{};  ///< Loads until the next one is tagged (rule L11).
+  std::uint64_t load_tag_random{};     ///< State of the tagging generator.
+  std::uint64_t tagged_address{};      ///< 98H, A0H and A8H of the last tagged load (rule L6).
+  std::uint64_t tagged_source{};
+  std::uint64_t tagged_latency{};
+  std::uint64_t lbr_cycles{};  ///< Cycles since the last LBR entry.
 };
 
 /// A PMU at rest, for save, restore and migration.
 struct PmuSnapshot {
-  static constexpr std::uint64_t current_version = 2;
+  static constexpr std::uint64_t current_version = 4;
   static constexpr std::uint64_t magic_value = 0x554D5056'50414E53;  // "SNAPVPMU"
   std::uint64_t magic{magic_value};
   std::uint64_t version{current_version};

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "vpmu/msr.hpp"
+#include "vpmu/offcore.hpp"
 
 namespace vpmu {
 
@@ -47,21 +48,40 @@ struct UncoreClock {
   unsigned ticks_per_5_tsc;      ///< Its rate: ticks per five TSC ticks.
 };
 
+/// What a core's requests came to in the last level cache: for each slice, by offcore_cell(). A request for a line that
+/// no L2 of the core had; answered by memory: the slice lacked it.
+struct LlcCounts {
+  static constexpr unsigned max_slices = 5;  ///< Of a client.
+  std::array<std::array<std::uint64_t, offcore_cell_count>, max_slices> slices{};
+};
+
+/// The boxes of a client's last level cache, one for each slice, and its arbiter for memory: each has two selects and
+/// two counters. SDM 3B 18.9.6.
+struct UncoreCaches {
+  MsrIndex select{0}, counter{0};                  ///< The first of slice 0.
+  std::uint32_t stride{};                          ///< From a slice's registers to the next one's.
+  unsigned slices{};                               ///< 0: these boxes are not modelled.
+  MsrIndex arbiter_select{0}, arbiter_counter{0};  ///< The first of the arbiter.
+  unsigned width{};                                ///< Bits of a counter.
+};
+
 /// The performance monitoring MSRs of a generation's uncore, as data. See src/generations/uncore.hpp.
 struct UncoreDesc {
   std::span<const UncoreMsr> msrs;
   UncoreClock clock;
+  UncoreCaches caches{};
 };
 
 /// Cores by number, a bit each.
 using CoreSet = std::uint64_t;
 
-/// The uncore PMU of one package. SDM 3B 18.8.2, 18.9.6. Its clock counts; its other counters keep what is written to
-/// them, because no source knows uncore events. unserved_selects() tells how often a guest enabled one. Like Pmu it
+/// The uncore PMU of one package. SDM 3B 18.8.2, 18.9.6. Its clock counts, and on clients
+/// the look-ups and misses of the last level cache; its other counters keep what is written to them.
+/// unserved_selects() tells how often a guest enabled one of these. Like Pmu it
 /// does nothing on its own and allocates nothing; some 6 KB, which may be copied.
 class Uncore {
  public:
-  static constexpr std::size_t most_msrs = 704;  ///< Of any generation.
+  static constexpr std::size_t max_msrs = 704;  ///< Of any generation.
 
   /// As after power-up.
   explicit Uncore(const UncoreDesc& desc);
@@ -79,7 +99,12 @@ class Uncore {
   /// TSC ticks, at least 1, until advance() will return a core; empty: never, with the registers as they are.
   [[nodiscard]] std::optional<std::uint64_t> until_overflow() const;
 
-  /// How often a guest enabled a general counter, which does not count. Approximate on servers: in some registers of
+  /// Whether a counter counts what count() tells.
+  [[nodiscard]] bool wants_caches() const;
+  /// Tells what the last level cache did since the last call. An overflow of these counters asks for no PMI.
+  void count(const LlcCounts& passed);
+
+  /// How often a guest enabled a general counter that does not count. Approximate on servers: in some registers of
   /// their boxes the enable bit means something else.
   [[nodiscard]] std::uint64_t unserved_selects() const { return unserved_selects_; }
 
@@ -92,11 +117,12 @@ class Uncore {
   [[nodiscard]] std::uint64_t& value_of(MsrIndex index) { return values_[find(index)->at]; }
   [[nodiscard]] std::uint64_t value_of(MsrIndex index) const { return values_[find(index)->at]; }
   [[nodiscard]] bool counts() const;
+  [[nodiscard]] bool is_served(MsrIndex select, std::uint64_t value) const;
   [[nodiscard]] CoreSet overflow();
 
   const UncoreDesc* desc_;
-  std::array<std::uint64_t, most_msrs> values_{};  ///< In the order of desc_->msrs.
-  std::uint64_t fifths_{};                         ///< Fifths of a tick since the last whole one.
+  std::array<std::uint64_t, max_msrs> values_{};  ///< In the order of desc_->msrs.
+  std::uint64_t fifths_{};                        ///< Fifths of a tick since the last whole one.
   std::uint64_t unserved_selects_{};
 };
 

@@ -36,7 +36,7 @@ static_assert(std::ranges::all_of(generation_table, [](const GenerationDesc* d) 
 static_assert(std::ranges::all_of(generation_table, [](const GenerationDesc* d) {
   std::size_t msrs = 0;
   for (const UncoreMsr& row : d->uncore->msrs) msrs += row.count;
-  return msrs <= Uncore::most_msrs && MsrSpans::most_core_kinds + d->uncore->msrs.size() <= MsrSpans::capacity;
+  return msrs <= Uncore::max_msrs && MsrSpans::max_core_kinds + d->uncore->msrs.size() <= MsrSpans::capacity;
 }));
 
 }  // namespace

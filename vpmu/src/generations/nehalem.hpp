@@ -32,7 +32,8 @@ inline constexpr GenerationDesc description<nehalem>{
                  .global_status_set = false,
                  .lbr_callstack = false,
                  .data_source_tlb_lock = false,
-                 .lbr_info = false},
+                 .lbr_info = false,
+                 .qualifying_umasks = false},
     .offcore_rsp_msrs = 1,
     .offcore_rsp_mask = 0xFFFF,
     // UNCORE_HIT and LOCAL_DRAM: one bit for each supplier, and no bit that means all of them. SDM 3B table 18-26.
@@ -47,7 +48,8 @@ inline constexpr GenerationDesc description<nehalem>{
     .precise_store_code = 0,
     .precise_store_umask = 0,
     .load_latency_counters = 0xF,
-    .bus_clock_khz = 133'333,
+    .bus_clock = {.khz = 400'000, .of = 3},
+    .base_clock = {.khz = 400'000, .of = 3},
     // Unknown, L1, LFB, L2, L3 without snoop, local DRAM, uncached, I/O, L3 shared, L3 modified. SDM 3B table 18-24.
     .data_source_code = {0x0, 0x1, 0x2, 0x3, 0x4, 0xC, 0xF, 0xE, 0x5, 0x6},
     .uncore = &nehalem_uncore,

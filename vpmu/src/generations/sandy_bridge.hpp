@@ -17,7 +17,9 @@ inline constexpr GenerationDesc description<sandy_bridge> = derive(description<w
   g.gp_counters_no_smt = 8;
   g.features.full_width_write = true;
   g.features.precise_store = true;
+  g.features.qualifying_umasks = true;
   g.features.pdir = true;
+  g.features.signals_full_buffer = true;
   g.offcore_rsp_mask = 0x3F'807F'8FFF;
   // ANY_RESPONSE; L3_HITE and LOCAL_DRAM with SNP_NOT_NEEDED. SDM 3B tables 18-35 to 18-38.
   g.offcore = {.any_response = bit(16),
@@ -26,7 +28,7 @@ inline constexpr GenerationDesc description<sandy_bridge> = derive(description<w
                             {.supplier = bit(20), .snoop = bit(34)},
                             {.supplier = bit(18), .snoop = bit(36)}}}};
   g.data_source_code = {0x0, 0x1, 0x2, 0x3, 0x4, 0xC, 0xF, 0xE, 0x6, 0x7};
-  g.bus_clock_khz = 100'000;
+  g.bus_clock = g.base_clock = {.khz = 100'000};
   g.load_latency_code = 0xCD;
   g.load_latency_umask = 0x01;
   g.precise_store_code = 0xCD;

@@ -18,7 +18,7 @@ inline constexpr GenerationDesc description<skylake> = derive(description<broadw
   g.features.frontend = true;
   g.features.global_status_set = true;
   g.features.lbr_info = true;
-  g.bus_clock_khz = 0;
+  g.bus_clock = {.khz = 24'000};
   g.frontend_mask = 0x7F'FF17;
   g.data_source_code = {0x0, 0x1, 0x2, 0x3, 0x4, 0xA, 0xF, 0xE, 0x6, 0x7};
   g.uncore = &skylake_uncore;
@@ -29,6 +29,7 @@ template <>
 inline constexpr GenerationDesc description<skylake_sp> = derive(description<skylake>, [](GenerationDesc& g) {
   g.generation = Generation::skylake_sp;
   g.name = "skylake-sp";
+  g.bus_clock = {.khz = 25'000};
   g.offcore.of(OffcoreSupplier::local_dram).snoop = snoop_of_memory_on_servers;
   g.uncore = &skylake_sp_uncore;
   g.events = events::skylake_sp;

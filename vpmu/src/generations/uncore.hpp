@@ -156,7 +156,14 @@ constexpr UncoreDesc client_uncore(const ClientUncore& c, std::span<const Uncore
                     .overflowed = bit(0),
                     .changed = 0,
                     .pmi = 0,
-                    .ticks_per_5_tsc = 5}};
+                    .ticks_per_5_tsc = 5},
+          .caches = {.select = MsrIndex{0x700},
+                     .counter = MsrIndex{0x706},
+                     .stride = 0x10,
+                     .slices = c.boxes,
+                     .arbiter_select = MsrIndex{0x3B2},
+                     .arbiter_counter = MsrIndex{0x3B0},
+                     .width = 44}};
 }
 inline constexpr ClientUncore sandy_bridge_client{.global_ctrl = 0x391, .clock_width = 48, .boxes = 4};
 inline constexpr ClientUncore skylake_client{.global_ctrl = 0xE01, .clock_width = 44, .boxes = 5};

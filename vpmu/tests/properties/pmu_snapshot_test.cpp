@@ -22,9 +22,7 @@ struct Operation {
     branch = 3,
     other_level = 4,
     settle = 5,
-    enter_smm = 6,
-    leave_smm = 7,
-    debug_exception = 8,
+    debug_exception = 6,
     last = debug_exception
   };
   Kind kind{};
@@ -76,8 +74,6 @@ rc::Gen<Operation> any_operation() {
                                                        {3, Kind::branch},
                                                        {2, Kind::other_level},
                                                        {2, Kind::settle},
-                                                       {1, Kind::enter_smm},
-                                                       {1, Kind::leave_smm},
                                                        {1, Kind::debug_exception}});
     return Operation{kind, *rc::gen::inRange(0U, unsigned{std::size(settings)}),
                      *rc::gen::inRange<std::uint64_t>(0, 12)};
@@ -106,8 +102,6 @@ void apply(PebsSession& s, const Operation& o, unsigned k) {
       s.pmu.settle(deltas, s.env);
       return;
     }
-    case Kind::enter_smm: s.pmu.enter_smm(); return;
-    case Kind::leave_smm: s.pmu.leave_smm(); return;
     case Kind::debug_exception: s.pmu.on_debug_exception(); return;
   }
   s.retire(r);
@@ -116,10 +110,7 @@ void apply(PebsSession& s, const Operation& o, unsigned k) {
 PmuConfig any_config() {
   PmuConfig config;
   config.seed = *rc::gen::inRange<std::uint64_t>(0, 4);
-  config.policies = {.reload_scope = *rc::gen::element(ReloadScope::overflowed, ReloadScope::triggered),
-                     .ds_fault = *rc::gen::element(DsFaultPolicy::drop, DsFaultPolicy::inject),
-                     .assist_order = *rc::gen::element(AssistOrder::same_boundary, AssistOrder::strict_defer),
-                     .skid_events = *rc::gen::inRange(0U, 3U),
+  config.policies = {.skid_events = *rc::gen::inRange(0U, 3U),
                      .macro_fusion = *rc::gen::arbitrary<bool>(),
                      .load_tag_interval = *rc::gen::inRange(0U, 4U)};
   return config;

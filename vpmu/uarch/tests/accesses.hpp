@@ -1,14 +1,14 @@
 #pragma once
 #include <cstdint>
 
-#include "exec/observer.hpp"
+#include "vpmu/observer.hpp"
 
 namespace vpmu::uarch::test {
 
-inline exec::SeenAccess load_of(std::uint64_t at, std::uint16_t bytes = 8, bool second_half = false) {
+inline SeenAccess load_of(std::uint64_t at, std::uint16_t bytes = 8, bool second_half = false) {
   return {.linear = at, .physical = at, .page_bytes = 4096, .bytes = bytes, .store = false, .second_half = second_half};
 }
-inline exec::SeenAccess store_of(std::uint64_t at) {
+inline SeenAccess store_of(std::uint64_t at) {
   return {.linear = at, .physical = at, .page_bytes = 4096, .bytes = 8, .store = true};
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <deque>
 #include <random>
 #include <span>
 #include <string>
@@ -16,36 +17,31 @@ namespace vpmu::uarch::test {
 namespace {
 
 /// Events as an engine might report them of a program: mostly accesses to lines that it has used before.
-std::vector<exec::Seen> random_trace(std::mt19937_64& random, unsigned length) {
-  using exec::Seen;
+std::vector<Seen> random_trace(std::mt19937_64& random, unsigned length) {
   std::vector<Seen> trace;
   std::uint64_t now = 0;
   const auto place = [&] {
     return (random() % 8 != 0 ? random() % (16 << 10) : random() % (8 << 20)) & ~std::uint64_t{7};
   };
   const auto access = [&](std::uint64_t at, unsigned flags) {
-    trace.push_back({.linear = at,
-                     .physical = at,
-                     .now = now,
-                     .page_bytes = 4096,
-                     .bytes = 8,
-                     .kind = Seen::Kind::access,
-                     .flags = static_cast<std::uint8_t>(flags)});
+    trace.push_back({.access = {.flags = static_cast<std::uint8_t>(flags),
+                                .bytes = 8,
+                                .page_bytes = 4096,
+                                .linear = at,
+                                .physical = at,
+                                .now = now}});
   };
   while (trace.size() < length) {
     now += 1 + random() % 5;
     const std::uint64_t at = place();
     switch (random() % 8) {
-      case 0:
-        trace.push_back({.linear = at & ~63ULL, .physical = at & ~63ULL, .page_bytes = 4096, .kind = Seen::Kind::code});
-        break;
+      case 0: trace.push_back({.code = {.page_bytes = 4096, .linear = at & ~63ULL, .physical = at & ~63ULL}}); break;
       case 1:
-        trace.push_back({.linear = at,
-                         .physical = place(),
-                         .now = at + 2,
-                         .bytes = static_cast<std::uint16_t>(BranchKind::conditional),
-                         .kind = Seen::Kind::branch,
-                         .flags = static_cast<std::uint8_t>(random() % 2 != 0 ? Seen::taken : 0)});
+        trace.push_back({.branch = {.branch_kind = BranchKind::conditional,
+                                    .taken = random() % 2 != 0,
+                                    .at = at,
+                                    .fall_through = at + 2,
+                                    .to = place()}});
         break;
       case 2: access(at, Seen::store | Seen::retires | Seen::op_stores); break;
       case 3:  // loads, then stores
@@ -57,8 +53,7 @@ std::vector<exec::Seen> random_trace(std::mt19937_64& random, unsigned length) {
         break;
       case 5:  // across lines, and what an op gave up
         access(at + 60, 0);
-        trace.push_back(
-            {.kind = random() % 2 != 0 ? Seen::Kind::abandoned : Seen::Kind::retired, .flags = Seen::op_loads});
+        trace.push_back(random() % 2 != 0 ? Seen{.abandoned = {}} : Seen{.retired = {.flags = Seen::op_loads}});
         break;
       default: access(at, Seen::retires | Seen::op_loads); break;
     }
@@ -92,10 +87,10 @@ void expect_same(ProcessorModel& x, ProcessorModel& y, const std::string& of) {
 TEST(ProcessorModels, CountTheSameManyAtOnce) {
   std::mt19937_64 random{3};
   for (const Profile& profile : all_profiles()) {
-    const std::vector<exec::Seen> trace = random_trace(random, 20'000);
+    const std::vector<Seen> trace = random_trace(random, 20'000);
     ProcessorModel at_once{profile}, one_by_one{profile};
     at_once.saw(trace);
-    exec::tell(trace, one_by_one);
+    tell(trace, one_by_one);
     expect_same(at_once, one_by_one, std::string{profile.name});
     EXPECT_GT(at_once.count(Counts::l1_hit), 1000U);
     EXPECT_GT(at_once.count(Counts::l3_miss), 100U);
@@ -108,30 +103,34 @@ struct RandomBlocks {
     for (unsigned n = 0; n < 60; ++n) {
       // Half of the blocks are in the crowded set of the L1.
       const std::uint64_t rip = n % 2 == 0 ? below(24 << 10) : n * page_size + crowded_line * 64;
-      exec::SeenBlock b{.rip = rip, .instructions = static_cast<std::uint32_t>(2 + below(8))};
+      SeenBlock b{.rip = rip, .instructions = static_cast<std::uint32_t>(2 + below(8))};
       constexpr std::array kinds{BranchKind::none, BranchKind::conditional, BranchKind::near_rel_call,
                                  BranchKind::near_ret, BranchKind::near_ind_jmp};
-      b.branch = {.at = b.rip + 10, .behind = b.rip + 12, .kind = kinds[n % kinds.size()]};
+      b.branch = {.at = b.rip + 10, .fall_through = b.rip + 12, .kind = kinds[n % kinds.size()]};
+      std::vector<SeenCode>& lines = lines_.emplace_back();
       for (std::uint64_t line = b.rip & ~63ULL; line < b.rip + 12; line += 64)
-        b.lines.push_back({.linear = line, .physical = line + (1 << 20), .page_bytes = 4096});
-      for (std::uint32_t i = 0; i < b.instructions; ++i) add_access(b, static_cast<std::uint8_t>(i));
+        lines.push_back({.linear = line, .physical = line + (1 << 20), .page_bytes = 4096});
+      b.lines = lines;
+      std::vector<BlockAccess>& accesses = accesses_.emplace_back();
+      for (std::uint32_t i = 0; i < b.instructions; ++i) add_access(accesses, static_cast<std::uint8_t>(i));
+      b.accesses = accesses;
       blocks_.push_back(b);
     }
     remap();
   }
   void remap() {
-    for (exec::SeenPage& p : pages_)
+    for (SeenPage& p : pages_)
       p = {.physical = below(1 << 12) * page_size, .page_bytes = below(4) != 0 ? page_size : 2ULL << 20U};
   }
-  exec::SeenBlocks next(exec::SeenBlocks before) {
+  SeenBlocks next(SeenBlocks before) {
     run_.clear();
     addresses_.clear();
     for (unsigned n = 0; n < 100; ++n) {
-      const exec::SeenBlock& b = blocks_[below(4) != 0 ? n % 4 : below(blocks_.size())];
+      const SeenBlock& b = blocks_[below(4) != 0 ? n % 4 : below(blocks_.size())];
       run_.push_back(&b);
-      for (const exec::BlockAccess& a : b.accesses) {
+      for (const BlockAccess& a : b.accesses) {
         // More pages than a set of the first-level TLB has ways, with a few lines of each.
-        const std::uint64_t page = below(60) != 0 ? std::min(below(6), below(6)) : below(exec::tlb_entries / 16);
+        const std::uint64_t page = below(60) != 0 ? std::min(below(6), below(6)) : below(tlb_entries / 16);
         const std::uint64_t line = below(60) != 0 ? (page + 6 * below(3)) * 64 : below(page_size - 64);
         const std::uint64_t at = page * 16 * page_size + line + (below(10) != 0 ? below(64 - a.bytes) : 60);
         // Some accesses to more lines of one L1 set than it has ways.
@@ -142,15 +141,14 @@ struct RandomBlocks {
     before.addresses = addresses_;
     return before;
   }
-  exec::SeenBlocks first() { return {.blocks = {}, .addresses = {}, .pages = pages_, .line = ~0ULL}; }
+  SeenBlocks first() { return {.blocks = {}, .addresses = {}, .pages = pages_, .line = ~0ULL}; }
 
  private:
   static constexpr std::uint64_t crowded_line = 40;
   std::uint64_t below(std::uint64_t n) { return random_() % n; }
-  void add_access(exec::SeenBlock& b, std::uint8_t i) {
-    using exec::Seen;
+  void add_access(std::vector<BlockAccess>& accesses, std::uint8_t i) {
     const auto add = [&](unsigned flags, bool both) {
-      b.accesses.push_back({.instruction = i, .flags = static_cast<std::uint8_t>(flags), .both = both, .bytes = 8});
+      accesses.push_back({.instruction = i, .flags = static_cast<std::uint8_t>(flags), .both = both, .bytes = 8});
     };
     switch (below(8)) {
       case 0: return add(Seen::store | Seen::retires | Seen::op_stores, false);
@@ -166,9 +164,11 @@ struct RandomBlocks {
   }
 
   std::mt19937_64& random_;
-  std::vector<exec::SeenBlock> blocks_;
-  std::array<exec::SeenPage, exec::tlb_entries> pages_{};
-  std::vector<const exec::SeenBlock*> run_;
+  std::deque<std::vector<SeenCode>> lines_;  // of the blocks, which refer to them
+  std::deque<std::vector<BlockAccess>> accesses_;
+  std::vector<SeenBlock> blocks_;
+  std::array<SeenPage, tlb_entries> pages_{};
+  std::vector<const SeenBlock*> run_;
   std::vector<std::uint64_t> addresses_;
 };
 
@@ -178,11 +178,11 @@ TEST(ProcessorModels, CountTheSameByBlocks) {
   for (const Profile& profile : all_profiles()) {
     RandomBlocks blocks{random};
     ProcessorModel by_blocks{profile}, one_by_one{profile};
-    exec::SeenBlocks a = blocks.first(), b = a;
+    SeenBlocks a = blocks.first(), b = a;
     for (unsigned n = 0; n < 300; ++n) {
       a = b = blocks.next(a);
       by_blocks.saw_blocks(a);
-      exec::tell(b, one_by_one);
+      tell(b, one_by_one);
       EXPECT_EQ(a.now, b.now);
       EXPECT_EQ(a.line, b.line);
       EXPECT_EQ(a.branch.at, b.branch.at);
@@ -243,7 +243,7 @@ TEST(ProcessorModels, KeepTheSameBranchesByBlocks) {
         plan.entries[0] = {.counts = with_memory ? Counts::l1_hit : Counts::branches};
         by_blocks.follow(plan);
         one_by_one.follow(plan);
-        exec::SeenBlocks a = blocks.first(), b = a;
+        SeenBlocks a = blocks.first(), b = a;
         std::size_t kept = 0;
         for (unsigned n = 0; n < 60; ++n) {
           const LbrFilter filter{.kinds = {kinds, 0}, .depth = 16, .call_stack = call_stack};
@@ -251,7 +251,7 @@ TEST(ProcessorModels, KeepTheSameBranchesByBlocks) {
           for (auto runs = random() % 4; runs > 0; --runs) {
             a = b = blocks.next(a);
             by_blocks.saw_blocks(a);
-            exec::tell(b, one_by_one);
+            tell(b, one_by_one);
           }
           const std::uint64_t end = a.now + random() % 5;
           expect_same_kept(by_blocks, one_by_one, end);

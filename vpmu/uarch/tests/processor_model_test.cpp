@@ -13,8 +13,6 @@
 namespace vpmu::uarch::test {
 namespace {
 
-using exec::SeenAccess;
-
 class AProcessorModel : public testing::Test {
  protected:
   /// Runs an instruction with these accesses; returns what a record would say about it.
@@ -120,8 +118,8 @@ TEST_F(AProcessorModel, WhatWasAbandonedIsNotTheNextInstructions) {
 }
 
 TEST_F(AProcessorModel, TellsMispredictions) {
-  const exec::SeenBranch branch{
-      .at = 0x10, .behind = 0x12, .to = 0x80, .kind = BranchKind::near_ind_jmp, .taken = true};
+  const SeenBranch branch{
+      .at = 0x10, .fall_through = 0x12, .to = 0x80, .kind = BranchKind::near_ind_jmp, .taken = true};
   model_.begin_instruction();
   model_.branched(branch);
   Retirement r{.branch = {.kind = BranchKind::near_ind_jmp, .taken = true}};
@@ -155,8 +153,8 @@ TEST_F(AProcessorModel, TellsMissesOfTheFirstTlbThatTheSecondHas) {
 
 TEST_F(AProcessorModel, TellsMispredictionsByKind) {
   // Predicted taken at first; a return without its call goes by the targets, which are empty.
-  model_.branched({.at = 0x10, .behind = 0x12, .to = 0x12, .kind = BranchKind::conditional, .taken = false});
-  model_.branched({.at = 0x20, .behind = 0x21, .to = 0x80, .kind = BranchKind::near_ret, .taken = true});
+  model_.branched({.at = 0x10, .fall_through = 0x12, .to = 0x12, .kind = BranchKind::conditional, .taken = false});
+  model_.branched({.at = 0x20, .fall_through = 0x21, .to = 0x80, .kind = BranchKind::near_ret, .taken = true});
   EXPECT_EQ(model_.count(Counts::mispredicts), 2U);
   EXPECT_EQ(model_.count(Counts::mispredicts_conditional), 1U);
   EXPECT_EQ(model_.count(Counts::mispredicts_not_taken), 1U);
@@ -284,14 +282,14 @@ TEST_F(AProcessorModel, CountsWhatItTells) {
 TEST(AModelOfBranches, KeepsTheLastOfThoseThatAreTaken) {
   std::mt19937_64 random{6};
   const auto branches = [&](unsigned count) {
-    std::vector<exec::SeenBranch> list;
+    std::vector<SeenBranch> list;
     std::uint32_t now = 100;
     for (unsigned n = 0; n < count; ++n) {
       const auto kind = static_cast<BranchKind>(1 + random() % 6);
       const std::uint64_t at = random() % 64 * 16;
       now += static_cast<std::uint32_t>(1 + random() % 9);
       list.push_back({.at = at,
-                      .behind = at + 4,
+                      .fall_through = at + 4,
                       .to = random() % 3 == 0 ? at + 4 : random() % 1024,
                       .kind = kind,
                       .taken = kind != BranchKind::conditional || random() % 2 == 0,
@@ -302,48 +300,49 @@ TEST(AModelOfBranches, KeepsTheLastOfThoseThatAreTaken) {
   for (const unsigned count : {0U, 1U, 20U, 40U, 500U}) {
     for (const bool call_stack : {false, true}) {
       ProcessorModel model{*find_profile("skylake")};
-      const std::vector<exec::SeenBranch> list = branches(count);
+      const std::vector<SeenBranch> list = branches(count);
       constexpr std::uint8_t but_returns = 0xFF & ~(1U << static_cast<unsigned>(BranchKind::near_ret));
       model.keep_branches(3, {.kinds = {0, but_returns}, .depth = 16, .call_stack = call_stack}, 100);
-      for (const exec::SeenBranch& b : list) model.branched(b);
+      for (const SeenBranch& b : list) model.branched(b);
       const BranchRun run = model.kept_branches(list.empty() ? 107 : list.back().now + 7);
-      std::vector<exec::SeenBranch> taken;
-      for (const exec::SeenBranch& b : list)
+      std::vector<SeenBranch> taken;
+      for (const SeenBranch& b : list)
         if (b.taken && b.kind != BranchKind::near_ret) taken.push_back(b);
       ASSERT_EQ(run.missing + run.branches.size(), taken.size());
       EXPECT_EQ(run.branches.size(), call_stack ? taken.size() : std::min<std::size_t>(taken.size(), 16));
       std::uint32_t since = run.missing == 0 ? 100 : taken[run.missing - 1].now;
       for (std::size_t i = 0; i < run.branches.size(); ++i) {
-        const exec::SeenBranch& b = taken[run.missing + i];
+        const SeenBranch& b = taken[run.missing + i];
         const PassedBranch& kept = run.branches[i];
         EXPECT_EQ(kept.branch.from.value(), b.at);
         EXPECT_EQ(kept.branch.to.value(), b.to);
         EXPECT_EQ(kept.branch.what.kind, b.kind);
-        EXPECT_EQ(kept.branch.what.to_next, b.to == b.behind);
+        EXPECT_EQ(kept.branch.what.to_next, b.to == b.fall_through);
         EXPECT_EQ(kept.branch.cpl, 3);
         EXPECT_EQ(kept.cycles, b.now - since);
         since = b.now;
       }
       EXPECT_EQ(run.cycles_behind, list.empty() ? 7 : list.back().now + 7 - since);
-      model.branched({.at = 1, .behind = 5, .to = 9, .kind = BranchKind::near_rel_jmp, .taken = true, .now = 1});
+      model.branched({.at = 1, .fall_through = 5, .to = 9, .kind = BranchKind::near_rel_jmp, .taken = true, .now = 1});
       EXPECT_EQ(model.kept_branches(0).branches.size(), run.branches.size()) << "no more are kept";
     }
   }
   ProcessorModel model{*find_profile("skylake")};
   model.keep_branches(0, {.kinds = {0, 0xFF}, .depth = 16}, 0);
-  model.branched({.at = 1, .behind = 5, .to = 9, .kind = BranchKind::near_rel_jmp, .taken = true, .now = 1});
+  model.branched({.at = 1, .fall_through = 5, .to = 9, .kind = BranchKind::near_rel_jmp, .taken = true, .now = 1});
   EXPECT_TRUE(model.kept_branches(5).branches.empty()) << "of the other level";
 }
 
 // With more branches than it has room for, the model keeps what fits, and counts the missing ones.
 TEST(AModelOfBranches, TellsOfNoMoreThanItHasRoomFor) {
   ProcessorModel model{*find_profile("skylake")};
-  constexpr std::uint64_t most = ProcessorModel::most_of_call_stack;
+  constexpr std::uint64_t max = ProcessorModel::max_of_call_stack;
   model.keep_branches(0, {.kinds = {0xFF, 0}, .depth = 16, .call_stack = true}, 0);
-  for (std::uint32_t n = 1; n <= most + 5; ++n)
-    model.branched({.at = n, .behind = n + 5, .to = 9, .kind = BranchKind::near_rel_jmp, .taken = true, .now = n});
-  const BranchRun run = model.kept_branches(most + 5);
-  EXPECT_EQ(run.branches.size(), most);
+  for (std::uint32_t n = 1; n <= max + 5; ++n)
+    model.branched(
+        {.at = n, .fall_through = n + 5, .to = 9, .kind = BranchKind::near_rel_jmp, .taken = true, .now = n});
+  const BranchRun run = model.kept_branches(max + 5);
+  EXPECT_EQ(run.branches.size(), max);
   EXPECT_EQ(run.missing, 5U);
 }
 
@@ -355,15 +354,17 @@ TEST(AModelOfBranches, LeavesTheCachesAlone) {
     plan.entries[0] = {.counts = counts};
     return plan;
   };
-  exec::SeenBlock block{.rip = 0x1000, .instructions = 2};
-  block.branch = {.at = 0x1003, .behind = 0x1005, .kind = BranchKind::conditional};
-  block.lines = {{.linear = 0x1000, .physical = 0x1000, .page_bytes = 4096}};
-  block.accesses = {{.flags = exec::Seen::retires | exec::Seen::op_loads, .bytes = 8}};
-  std::array<exec::SeenPage, exec::tlb_entries> pages{};
+  SeenBlock block{.rip = 0x1000, .instructions = 2};
+  block.branch = {.at = 0x1003, .fall_through = 0x1005, .kind = BranchKind::conditional};
+  const std::array lines{SeenCode{.linear = 0x1000, .physical = 0x1000, .page_bytes = 4096}};
+  const std::array accesses{BlockAccess{.flags = Seen::retires | Seen::op_loads, .bytes = 8}};
+  block.lines = lines;
+  block.accesses = accesses;
+  std::array<SeenPage, tlb_entries> pages{};
   pages.fill({.physical = 0x8000, .page_bytes = 4096});
-  exec::SeenBlocks all{.blocks = {}, .addresses = {}, .pages = pages, .line = ~0ULL};
+  SeenBlocks all{.blocks = {}, .addresses = {}, .pages = pages, .line = ~0ULL};
   const auto run = [&] {
-    const std::array<const exec::SeenBlock*, 2> blocks{&block, &block};
+    const std::array<const SeenBlock*, 2> blocks{&block, &block};
     const std::array<std::uint64_t, 2> addresses{0x40, 0x80};
     all.blocks = blocks;
     all.addresses = addresses;

@@ -33,7 +33,7 @@ class RandomTrace {
   }
   std::uint64_t pick(std::uint64_t below) { return random_() % below; }
   /// Mostly predictable: calls and returns in pairs, and targets that depend on the branch's address.
-  exec::SeenBranch branch(std::uint64_t ip) {
+  SeenBranch branch(std::uint64_t ip) {
     using enum BranchKind;
     constexpr std::array kinds{conditional, near_ret, near_rel_call, near_ind_call, near_ind_jmp};
     const BranchKind kind = kinds.at(pick(kinds.size()));
@@ -43,7 +43,7 @@ class RandomTrace {
       calls_.pop_back();
     }
     if (is_near_call(kind) && calls_.size() < 12) calls_.push_back(ip + 4);
-    return {.at = ip, .behind = ip + 4, .to = to, .kind = kind, .taken = kind != conditional || pick(3) != 0};
+    return {.at = ip, .fall_through = ip + 4, .to = to, .kind = kind, .taken = kind != conditional || pick(3) != 0};
   }
   Retirement one(ProcessorModel& model) {
     const std::uint64_t kind = pick(8), ip = 0x40'0000 + pick(pick(2) == 0 ? 40 : 3000) * 4;
@@ -55,7 +55,7 @@ class RandomTrace {
     if (load || store) model.retired(load, store);
     Retirement r{.has_load = load, .has_store = store};
     if (kind >= 5) {
-      const exec::SeenBranch b = branch(ip);
+      const SeenBranch b = branch(ip);
       r.branch.kind = b.kind;
       model.branched(b);
     }

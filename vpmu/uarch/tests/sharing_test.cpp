@@ -95,7 +95,7 @@ TEST_F(Cores, OthersRequestsAreCountedByWhoAnswers) {
 
 TEST_F(Cores, CodeThatIsStoredToIsFetchedAgain) {
   EXPECT_EQ(a.fetch(line, line, PageSize::small).level, HitLevel::dram);
-  EXPECT_TRUE(a.fetch_quickly(line, line, PageSize::small));
+  EXPECT_TRUE(a.fetch_fast(line, line, PageSize::small));
   store(b);
   EXPECT_FALSE(a.fetch_repeats(line));
   EXPECT_EQ(a.fetch(line, line, PageSize::small).level, HitLevel::l3_modified);
@@ -150,24 +150,18 @@ TEST_F(Cores, AreCoherentAsMesiSays) {
 TEST(SharedModels, KnowWhatChangesNothing) {
   const Profile& profile = *find_profile("haswell");
   Sharing sharing;
-  ProcessorModel one{profile}, other{profile};
+  Hierarchy first{profile}, second{profile};
+  for (Hierarchy* const core : {&first, &second}) core->share(sharing);
+  ProcessorModel one{first, 0}, other{second, 0};
   CountPlan plan;
   plan.entries[plan.size++] = {.counts = Counts::l3_hit_modified};
   std::uint64_t now = 0;
-  for (ProcessorModel* const model : {&one, &other}) {
-    model->share(sharing);
-    model->follow(plan);
-  }
+  for (ProcessorModel* const model : {&one, &other}) model->follow(plan);
   const auto run = [&](ProcessorModel& model, bool stores) {
-    using exec::Seen;
     const std::uint8_t flags = Seen::retires | (stores ? Seen::store | Seen::op_stores : Seen::op_loads);
-    const Seen seen{.linear = line,
-                    .physical = line,
-                    .now = now += 1000,
-                    .page_bytes = page_size,
-                    .bytes = 8,
-                    .kind = Seen::Kind::access,
-                    .flags = flags};
+    const Seen seen{
+        .access = {
+            .flags = flags, .bytes = 8, .page_bytes = page_size, .linear = line, .physical = line, .now = now += 1000}};
     model.saw(std::span{&seen, 1});
   };
   constexpr unsigned rounds = 100;
@@ -179,6 +173,73 @@ TEST(SharedModels, KnowWhatChangesNothing) {
   EXPECT_EQ(other.count(Counts::l3_hit_modified), rounds);
   EXPECT_EQ(other.count(Counts::l3_hit_other_core), rounds);
   EXPECT_EQ(one.count(Counts::l3_hit_modified), 0U) << "it never lost the line";
+}
+
+/// Two threads of one core. Optimization manual, "Intel Hyper-Threading Technology Resource Sharing".
+class Threads : public testing::Test {
+ protected:
+  static DataAccess at(std::uint64_t address) { return {.linear = address, .physical = address, .bytes = 8}; }
+  DataResult load(unsigned thread, std::uint64_t address = line) {
+    core.run_thread(thread);
+    core.advance(1000);
+    return core.load(at(address));
+  }
+  DataResult store(unsigned thread, std::uint64_t address = line) {
+    core.run_thread(thread);
+    core.advance(1000);
+    return core.store(at(address));
+  }
+
+  const Profile& profile = *find_profile("skylake");
+  Sharing sharing;
+  Hierarchy core{profile, 2}, other{profile, 2};
+};
+
+TEST_F(Threads, HitWhatTheOtherHasChangedInTheirL1) {
+  core.share(sharing);
+  other.share(sharing);
+  EXPECT_EQ(store(0).level, HitLevel::dram);
+  EXPECT_EQ(load(1).level, HitLevel::l1) << "no HITM";
+  EXPECT_EQ(store(1).level, HitLevel::l1);
+  EXPECT_EQ(load(0).level, HitLevel::l1);
+  other.advance(1000);
+  EXPECT_EQ(other.load(at(line)).level, HitLevel::l3_modified) << "another core";
+  EXPECT_EQ(core.l1d_fills(0), 1U);
+  EXPECT_EQ(core.l1d_fills(1), 0U) << "each has its own counts";
+}
+
+TEST_F(Threads, TakeEachOthersRoomInTheL1) {
+  const std::uint64_t stride = std::uint64_t{profile.l1d.sets} * line_bytes;
+  load(0);
+  for (std::uint64_t n = 1; n <= profile.l1d.ways; ++n) load(1, line + n * stride);
+  EXPECT_NE(load(0).level, HitLevel::l1);
+}
+
+TEST_F(Threads, HaveTranslationsOfTheirOwnInSharedTlbs) {
+  EXPECT_EQ(load(0).tlb, TlbResult::walk);
+  EXPECT_EQ(load(0).tlb, TlbResult::hit);
+  EXPECT_EQ(load(1).tlb, TlbResult::walk) << "the other's address space is another";
+  EXPECT_EQ(load(0).tlb, TlbResult::hit);
+  core.run_thread(1);
+  core.flush_tlbs();
+  EXPECT_EQ(load(0).tlb, TlbResult::hit) << "the other has loaded its CR3";
+  EXPECT_EQ(load(1).tlb, TlbResult::walk);
+  const std::uint64_t stride = std::uint64_t{profile.dtlb.small.sets} * 4096;
+  for (std::uint64_t n = 1; n <= profile.dtlb.small.ways; ++n) load(1, line + n * stride);
+  EXPECT_EQ(load(0).tlb, TlbResult::stlb_hit) << "they share its room";
+}
+
+TEST_F(Threads, HaveHalfOfTheTlbForCode) {
+  const auto fetch = [&](unsigned thread, std::uint64_t address) {
+    core.run_thread(thread);
+    return core.fetch(address, address, PageSize::small).tlb;
+  };
+  const std::uint64_t stride = std::uint64_t{profile.itlb.small.sets / 2} * 4096;
+  for (std::uint64_t n = 0; n <= profile.itlb.small.ways; ++n) fetch(0, n * stride);
+  EXPECT_EQ(fetch(0, 0), TlbResult::stlb_hit) << "the first was evicted";
+  Hierarchy alone{profile};
+  for (std::uint64_t n = 0; n <= profile.itlb.small.ways; ++n) alone.fetch(n * stride, n * stride, PageSize::small);
+  EXPECT_EQ(alone.fetch(0, 0, PageSize::small).tlb, TlbResult::hit);
 }
 
 }  // namespace

@@ -50,7 +50,6 @@ class Surroundings final : public vpmu::GuestEnv {
     else
       pmi_due = options().random() % (options().skid + 1);
   }
-  void inject_page_fault(const vpmu::AccessFault&) override {}
 
   std::uint64_t pmis{};
 };
@@ -188,7 +187,7 @@ void model_instruction(vpmu::Retirement& r, unsigned length) {
   if (r.has_load || r.has_store) model->retired(r.has_load, r.has_store);
   if (r.branch.kind != vpmu::BranchKind::none)
     model->branched({.at = now.ip,
-                     .behind = now.ip + length,
+                     .fall_through = now.ip + length,
                      .to = r.next_ip.value(),
                      .kind = r.branch.kind,
                      .taken = r.branch.taken});

@@ -1,32 +1,32 @@
 #include <span>
 
-int evened(std::span<const int> values, int least) {
-  int result = least;
+int evened(std::span<const int> values, int min) {
+  int result = min;
   unsigned seen = 0;
   for (const int value : values) {
-    if (value < least) continue;
+    if (value < min) continue;
     if (seen == 0 || value > result) {
       result = value;
       ++seen;
     }
   }
   if (seen == 0) return -1;
-  if (seen > 1 && result < least + 2) return least;
+  if (seen > 1 && result < min + 2) return min;
   return result % 2 == 0 ? result : result + 1;
 }
 
-int rounded(std::span<const int> values, int least) {
-  int result = least;
+int rounded(std::span<const int> values, int min) {
+  int result = min;
   unsigned found = 0;
   for (const int value : values) {
-    if (value < least) continue;
+    if (value < min) continue;
     if (found == 0 || value > result) {
       result = value;
       ++found;
     }
   }
   if (found == 0) return -1;
-  if (found > 1 && result < least + 2) return least;
+  if (found > 1 && result < min + 2) return min;
   return result % 2 == 0 ? result : result + 1;
 }
 

@@ -16,7 +16,7 @@ namespace vmm::tool::guest {
 namespace {
 
 constexpr mode_t open_directory = 0755;
-constexpr unsigned most_partitions = 128;
+constexpr unsigned max_partitions = 128;
 
 struct FileSystem {
   const char* type;
@@ -128,7 +128,7 @@ Result<void> mount_root_disk(const ExecRootDisk& disk) {
   std::string device = wanted;
   int failure = mount_device_errno(device);
   // If the disk itself is no file system, it may have partitions.
-  for (unsigned number = 1; failure == EINVAL && disk.partition == 0 && number <= most_partitions; ++number) {
+  for (unsigned number = 1; failure == EINVAL && disk.partition == 0 && number <= max_partitions; ++number) {
     const std::string partition = disk.device + std::to_string(number);
     if (::access(("/dev/" + partition).c_str(), F_OK) != 0) continue;
     device = partition;

@@ -12,8 +12,8 @@ namespace vmm::tool {
 namespace {
 
 Result<std::vector<KernelModule>> modules_for(const std::string& kernel) {
-  constexpr std::uint64_t most = std::uint64_t{64} << 20;
-  VMM_ASSIGN(const auto image, read_whole_file(kernel, {"the kernel", "give a bzImage"}, most));
+  constexpr std::uint64_t max = std::uint64_t{64} << 20;
+  VMM_ASSIGN(const auto image, read_whole_file(kernel, {"the kernel", "give a bzImage"}, max));
   VMM_ASSIGN(const std::string version, kernel_version(image));
   VMM_ASSIGN(const auto directory, find_module_directory({}, kernel, version));
   if (!directory) return std::vector<KernelModule>{};

@@ -7,10 +7,8 @@
 namespace vmm::tool::checker {
 namespace {
 
-constexpr KnownLoop loop{.rounds = 20'000};
 constexpr KnownLoop short_loop{.rounds = 1'000};
 constexpr unsigned calls_rounds = 10'000;
-constexpr std::uint64_t period = 1088;
 constexpr std::uint64_t branch_sample = PERF_SAMPLE_IP | PERF_SAMPLE_BRANCH_STACK;
 
 std::string text_of(const Branch& branch) { return hexadecimal(branch.from) + " to " + hexadecimal(branch.to); }
@@ -23,17 +21,18 @@ std::string compare(const Branch& seen, const void* from, const void* to) {
 
 /// The LBR holds the loop's branch in every entry: each sample is preceded by more iterations than there are entries.
 void check_last_branches(const Processor& processor, Report& report) {
-  perf_event_attr event = sampled(hardware_event(PERF_COUNT_HW_INSTRUCTIONS, Counts::user), period, 2, branch_sample);
+  perf_event_attr event =
+      sampled(hardware_event(PERF_COUNT_HW_INSTRUCTIONS, Counts::user), loop_period, 2, branch_sample);
   event.branch_sample_type = PERF_SAMPLE_BRANCH_USER | PERF_SAMPLE_BRANCH_ANY;
   const Recorded recorded = record(event, [](int fd) {
     std::array<std::uint64_t, 2> memory{};
-    vpmu_known_loop(fd, loop.rounds, memory.data());
+    vpmu_known_loop(fd, usual_loop.rounds, memory.data());
   });
   if (!processor.known) {
     const bool refused = says_unsupported(recorded.refused);
     return report.check("lbr.branches", refused, "refused", refused ? "refused" : "not refused");
   }
-  check_samples(report, "lbr.branches", recorded, loop.instructions() / (period + 1),
+  check_samples(report, "lbr.branches", recorded, usual_loop.instructions() / (loop_period + 1),
                 decimal(processor.branches) + " branches of the loop in each",
                 [&processor](const Sample& sample, std::size_t) {
                   if (sample.branches.size() != processor.branches)
@@ -47,7 +46,8 @@ void check_last_branches(const Processor& processor, Report& report) {
 
 /// The calls that have not yet returned, the innermost first.
 void check_call_stack(const Processor& processor, Report& report) {
-  perf_event_attr event = sampled(hardware_event(PERF_COUNT_HW_INSTRUCTIONS, Counts::user), period, 0, branch_sample);
+  perf_event_attr event =
+      sampled(hardware_event(PERF_COUNT_HW_INSTRUCTIONS, Counts::user), loop_period, 0, branch_sample);
   event.branch_sample_type = PERF_SAMPLE_BRANCH_USER | PERF_SAMPLE_BRANCH_CALL_STACK;
   const Recorded recorded = record(event, [](int fd) { vpmu_known_calls(fd, calls_rounds); });
   if (!processor.call_stack) {
@@ -55,7 +55,7 @@ void check_call_stack(const Processor& processor, Report& report) {
     return report.check("lbr.stack", refused, "refused", refused ? "refused" : "not refused");
   }
   // Three calls, two instructions per iteration, three returns, and four instructions around them.
-  const std::size_t expected = (3 + 2 * std::size_t{calls_rounds} + 3 + 4) / period;
+  const std::size_t expected = (3 + 2 * std::size_t{calls_rounds} + 3 + 4) / loop_period;
   check_samples(report, "lbr.stack", recorded, expected, "the two calls in each",
                 [](const Sample& sample, std::size_t) {
                   if (sample.branches.size() < 2) return decimal(sample.branches.size()) + " calls";

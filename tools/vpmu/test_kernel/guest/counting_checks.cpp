@@ -8,12 +8,11 @@
 namespace vmm::tool::checker {
 namespace {
 
-constexpr KnownLoop loop{.rounds = 20'000};
 constexpr std::uint64_t raw_branches = 0xC4;  // BR_INST_RETIRED.ALL_BRANCHES: umask 0 is the architectural event's
 
 void run(const OpenedEvent& leader) {
   std::array<std::uint64_t, 2> memory{};
-  vpmu_known_loop(leader.fd.get(), loop.rounds, memory.data());
+  vpmu_known_loop(leader.fd.get(), usual_loop.rounds, memory.data());
 }
 
 std::string count_text(const OpenedEvent& event) {
@@ -36,9 +35,9 @@ void check_privilege(Report& report) {
   const OpenedEvent both = open_event(hardware_event(instructions, Counts::both), kernel.fd.get());
   if (!kernel.is_refused()) run(kernel);
   const std::uint64_t in_kernel = count_of(kernel).value_or(0);
-  const bool holds =
-      in_kernel > 0 && count_of(user) == loop.instructions() && count_of(both) == loop.instructions() + in_kernel;
-  report.check("count.privilege", holds, decimal(loop.instructions()) + " user + kernel > 0 = both",
+  const bool holds = in_kernel > 0 && count_of(user) == usual_loop.instructions() &&
+                     count_of(both) == usual_loop.instructions() + in_kernel;
+  report.check("count.privilege", holds, decimal(usual_loop.instructions()) + " user + kernel > 0 = both",
                count_text(user) + " user, " + count_text(kernel) + " kernel, " + count_text(both) + " both");
 }
 
@@ -54,7 +53,7 @@ void check_group(const Processor& processor, Report& report) {
   opened = opened && add(hardware_event(PERF_COUNT_HW_INSTRUCTIONS, Counts::user));
   opened = opened && add(hardware_event(PERF_COUNT_HW_CPU_CYCLES, Counts::user));
   if (processor.fixed > 2) opened = opened && add(hardware_event(PERF_COUNT_HW_REF_CPU_CYCLES, Counts::user));
-  const std::string expected = decimal(processor.counters) + " counts of " + decimal(loop.branches()) + ", " +
+  const std::string expected = decimal(processor.counters) + " counts of " + decimal(usual_loop.branches()) + ", " +
                                decimal(processor.fixed) + " fixed ones";
   if (!opened)
     return report.check("count.group", false, expected,
@@ -66,7 +65,7 @@ void check_group(const Processor& processor, Report& report) {
   for (std::size_t i = 0; i < events.size(); ++i) {
     const auto count = count_of(events[i]);
     const bool general = i < processor.counters;
-    right += general && count == loop.branches();
+    right += general && count == usual_loop.branches();
     fixed += !general && count.value_or(0) > 0;
     seen += (i == 0 ? "" : " ") + count_text(events[i]);
   }
@@ -77,8 +76,8 @@ void check_group(const Processor& processor, Report& report) {
 }  // namespace
 
 void check_counting(const Processor& processor, Report& report) {
-  check_count("count.instructions", PERF_COUNT_HW_INSTRUCTIONS, loop.instructions(), report);
-  check_count("count.branches", PERF_COUNT_HW_BRANCH_INSTRUCTIONS, loop.branches(), report);
+  check_count("count.instructions", PERF_COUNT_HW_INSTRUCTIONS, usual_loop.instructions(), report);
+  check_count("count.branches", PERF_COUNT_HW_BRANCH_INSTRUCTIONS, usual_loop.branches(), report);
   check_privilege(report);
   check_group(processor, report);
 }

@@ -47,4 +47,10 @@ struct KnownLoop {
   }
 };
 
+/// What most checks run, and the period of their samples: a multiple of 64, because Broadwell accepts no other period
+/// for instructions. Neither the period nor period + 1 is a multiple of a round's length, so the samples are spread
+/// over all of its instructions.
+inline constexpr KnownLoop usual_loop{.rounds = 20'000};
+inline constexpr std::uint64_t loop_period = 1088;
+
 }  // namespace vmm::tool::checker

@@ -12,11 +12,10 @@
 namespace vmm::tool::checker {
 namespace {
 
-constexpr KnownLoop loop{.rounds = 20'000};
-constexpr std::uint64_t period = 199;
+constexpr std::uint64_t access_period = 199;
 constexpr std::uint64_t access_sample = PERF_SAMPLE_IP | PERF_SAMPLE_ADDR | PERF_SAMPLE_WEIGHT | PERF_SAMPLE_DATA_SRC;
-constexpr std::uint64_t least_latency = 3;  // every load has a higher one
-constexpr std::uint64_t most_latency = 12;  // of a load that hits the L1, including possible delays
+constexpr std::uint64_t min_latency = 3;   // every load has a higher one
+constexpr std::uint64_t max_latency = 12;  // of a load that hits the L1, including possible delays
 constexpr std::uint64_t offcore_response = 0x01B7;
 
 /// A variable in a cache line of its own.
@@ -39,7 +38,7 @@ std::string compare(const Sample& sample, const Access& access) {
     return "of address " + hexadecimal(sample.address) + ", not " + hexadecimal(address_of(access.address));
   const perf_mem_data_src source{.val = sample.data_source};
   if (source.mem_op != access.operation) return "data source " + hexadecimal(sample.data_source);
-  if (access.has_latency && (sample.weight < least_latency || sample.weight > most_latency))
+  if (access.has_latency && (sample.weight < min_latency || sample.weight > max_latency))
     return "latency " + decimal(sample.weight);
   const std::uint64_t hit = PERF_MEM_LVL_HIT | PERF_MEM_LVL_L1;
   if ((source.mem_lvl & hit) != hit) return "level " + hexadecimal(source.mem_lvl);
@@ -47,26 +46,26 @@ std::string compare(const Sample& sample, const Access& access) {
 }
 
 Recorded record_loop(const perf_event_attr& event, Known& memory) {
-  return record(event, [&memory](int fd) { vpmu_known_loop(fd, loop.rounds, memory.words.data()); });
+  return record(event, [&memory](int fd) { vpmu_known_loop(fd, usual_loop.rounds, memory.words.data()); });
 }
 
 /// The processor does not follow every load from start to end, so the number of samples is not fixed.
 void check_loads(const Processor& processor, Report& report) {
   Known memory;
-  perf_event_attr event = sampled(raw_event(processor.loads, Counts::user), period, 2, access_sample);
-  event.config1 = least_latency;
+  perf_event_attr event = sampled(raw_event(processor.loads, Counts::user), access_period, 2, access_sample);
+  event.config1 = min_latency;
   const Recorded recorded = record_loop(event, memory);
   if (!processor.known) {
     const bool refused = says_unsupported(recorded.refused);
     return report.check("mem.loads", refused, "refused", refused ? "refused" : "not refused");
   }
-  const std::size_t most = loop.rounds / period;
+  const std::size_t max = usual_loop.rounds / access_period;
   const std::size_t count = recorded.recording.samples.size();
   const Access access{vpmu_known_load, memory.words.data(), PERF_MEM_OP_LOAD, true};
   std::string wrong = recorded.failure;
   for (std::size_t i = 0; i < count && wrong.empty(); ++i) wrong = compare(recorded.recording.samples[i], access);
-  report.check("mem.loads", wrong.empty() && count > 0 && count <= most,
-               "1 to " + decimal(most) + " samples, each of the loop's load from the L1",
+  report.check("mem.loads", wrong.empty() && count > 0 && count <= max,
+               "1 to " + decimal(max) + " samples, each of the loop's load from the L1",
                decimal(count) + " samples" + (wrong.empty() ? "" : ": " + wrong));
 }
 
@@ -76,11 +75,12 @@ void check_stores(const Processor& processor, Report& report) {
     return report.equal("mem.stores", "no event", has ? "an event" : "no event");
   }
   Known memory;
-  const Recorded recorded = record_loop(
-      sampled(raw_event(processor.stores, Counts::user), period, 2, access_sample & ~std::uint64_t{PERF_SAMPLE_WEIGHT}),
-      memory);
+  const Recorded recorded = record_loop(sampled(raw_event(processor.stores, Counts::user), access_period, 2,
+                                                access_sample & ~std::uint64_t{PERF_SAMPLE_WEIGHT}),
+                                        memory);
   const Access access{vpmu_known_store, memory.words.data() + 1, PERF_MEM_OP_STORE, false};
-  check_samples(report, "mem.stores", recorded, loop.rounds / (period + 1), "each of the loop's store to the L1",
+  check_samples(report, "mem.stores", recorded, usual_loop.rounds / (access_period + 1),
+                "each of the loop's store to the L1",
                 [&access](const Sample& sample, std::size_t) { return compare(sample, access); });
 }
 

@@ -15,9 +15,9 @@ namespace vmm::tool::checker {
 namespace {
 
 constexpr const char* data_file = "/tmp/vpmu-kernel-checker.data";
-constexpr std::uint64_t period = 10'048;        // a multiple of 64, as Broadwell requires
+constexpr std::uint64_t perf_period = 10'048;   // a multiple of 64, as Broadwell requires
 constexpr std::uint64_t branch_period = 1'009;  // of the loop's branch
-constexpr std::uint64_t most_around = 100'000;  // instructions of a program that does nothing: an upper limit
+constexpr std::uint64_t max_around = 100'000;   // instructions of a program that does nothing: an upper limit
 
 using Words = std::vector<std::string>;
 
@@ -79,13 +79,13 @@ bool is_there(bool there, Report& report, std::string_view name, const Script& s
 void check_stat(Report& report) {
   const Words command{"perf", "stat", "-x", ",", "-e", "instructions:u", "--"};
   const ProgramEnd end = run_program(joined(command, work_command(loop_work)));
-  const std::uint64_t least = long_loop.instructions();
+  const std::uint64_t min = long_loop.instructions();
   std::uint64_t count = 0;
   for (const std::string_view line : lines_of(end.output))
     if (line.find(",instructions:u,") != std::string_view::npos)
       std::from_chars(line.data(), line.data() + line.size(), count);
-  report.check("perf.stat", end.code == 0 && count >= least && count <= least + most_around,
-               decimal(least) + " to " + decimal(least + most_around), decimal(count));
+  report.check("perf.stat", end.code == 0 && count >= min && count <= min + max_around,
+               decimal(min) + " to " + decimal(min + max_around), decimal(count));
 }
 
 void check_record(const Processor& processor, Report& report) {
@@ -99,16 +99,17 @@ void check_record(const Processor& processor, Report& report) {
                                                 {2, "perf.record.2", "instructions:upp"},
                                                 {3, "perf.record.3", "cpu/event=0xc0,umask=1/uppp"}});
   for (const Level& level : levels) {
-    const Script script = record_by_perf({"record", "-q", "-e", level.event, "-c", decimal(period)}, loop_work, "ip");
+    const Script script =
+        record_by_perf({"record", "-q", "-e", level.event, "-c", decimal(perf_period)}, loop_work, "ip");
     if (!is_there(level.precise <= processor.precise, report, level.check, script)) continue;
-    check_script(report, level.check, script, long_loop.instructions() / (period + 1),
+    check_script(report, level.check, script, long_loop.instructions() / (perf_period + 1),
                  [](std::string_view sample) { return KnownLoop::has(first_number(sample).value_or(0)); });
   }
 }
 
 /// How `perf mem` and `perf c2c` record loads here. Of the loop's 200,000 loads the processor follows only some.
 const Words load_options{"--ldlat", "3", "-c", "1009"};
-constexpr std::uint64_t least_loads = 20;
+constexpr std::uint64_t min_loads = 20;
 
 /// The number of samples of the loop's load that hit the L1.
 std::uint64_t loads_of_loop(const Script& script) {
@@ -126,7 +127,7 @@ void check_mem(const Processor& processor, Report& report) {
   const Script script = record_by_perf(joined({"mem", "record", "-t", "load"}, load_options), loop_work, "ip,data_src");
   if (!is_there(processor.known, report, "perf.mem", script)) return;
   const std::uint64_t right = loads_of_loop(script);
-  report.check("perf.mem", right >= least_loads, decimal(least_loads) + " loads of the loop or more, from the L1",
+  report.check("perf.mem", right >= min_loads, decimal(min_loads) + " loads of the loop or more, from the L1",
                script.was_recorded ? decimal(right) : script.text);
 }
 
@@ -152,8 +153,8 @@ void check_c2c(const Processor& processor, Report& report) {
   const std::uint64_t right = loads_of_loop(script);
   const std::uint64_t loads = statistic(end.output, "Load Operations");
   const std::uint64_t unread = statistic(end.output, "Unable to parse data source");
-  report.check("perf.c2c", end.code == 0 && right >= least_loads && loads >= right && unread == 0,
-               decimal(least_loads) + " loads of the loop or more, and all data sources known to perf",
+  report.check("perf.c2c", end.code == 0 && right >= min_loads && loads >= right && unread == 0,
+               decimal(min_loads) + " loads of the loop or more, and all data sources known to perf",
                script.was_recorded
                    ? decimal(right) + " of " + decimal(loads) + " loads, " + decimal(unread) + " unknown"
                    : script.text);
@@ -195,11 +196,11 @@ std::uint64_t place_in_file(const void* place) {
 
 /// `way`: how perf finds callers.
 void check_callers(const char* way, bool there, std::string_view name, Report& report) {
-  Script script = record_by_perf({"record", "-q", "--call-graph", way, "-e", "instructions:u", "-c", decimal(period)},
-                                 frames_work, "ip");
+  Script script = record_by_perf(
+      {"record", "-q", "--call-graph", way, "-e", "instructions:u", "-c", decimal(perf_period)}, frames_work, "ip");
   if (!is_there(there, report, name, script)) return;
   if (script.was_recorded) script.text = on_one_line_each(script.text);
-  check_script(report, name, script, 2 * std::uint64_t{frames_work_rounds} / period, [](std::string_view sample) {
+  check_script(report, name, script, 2 * std::uint64_t{frames_work_rounds} / perf_period, [](std::string_view sample) {
     const std::uint64_t at = first_number(sample).value_or(0);
     if (at < place_in_file(vpmu_known_framed) || at > place_in_file(vpmu_known_framed_end)) return false;
     sample.remove_prefix(std::min(sample.find(' '), sample.size()));

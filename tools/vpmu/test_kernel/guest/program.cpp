@@ -14,7 +14,7 @@ namespace {
 
 constexpr int not_found = 127, signal_ended = 128;
 constexpr unsigned patience_seconds = 120;
-constexpr std::size_t most_output = 1U << 24U;
+constexpr std::size_t max_output = 1U << 24U;
 
 [[noreturn]] void become(const std::vector<std::string>& command, int output) {
   std::vector<std::string> copies = command;
@@ -42,7 +42,7 @@ ProgramEnd run_program(const std::vector<std::string>& command) {
   ::lseek(output.get(), 0, SEEK_SET);
   std::array<char, 4096> part{};
   for (ssize_t bytes = 0;
-       end.output.size() < most_output && (bytes = ::read(output.get(), part.data(), part.size())) > 0;)
+       end.output.size() < max_output && (bytes = ::read(output.get(), part.data(), part.size())) > 0;)
     end.output.append(part.data(), static_cast<std::size_t>(bytes));
   return end;
 }

@@ -7,6 +7,7 @@
 
 #include "exec/engine.hpp"
 #include "exec/tests/oracle/random_instruction.hpp"
+#include "vpmu/x86.hpp"
 
 namespace vpmu::exec::test {
 namespace {
@@ -68,7 +69,7 @@ void expect_same(const Case& c, const Registers& before, const Registers& engine
     if ((c.undefined_registers >> n & 1) != 0 && engine.gpr[n] == before.gpr[n]) continue;
     ASSERT_EQ(engine.gpr[n], host.gpr[n]) << c.text << ", register " << n << ", before " << std::hex << before.gpr[n];
   }
-  const std::uint64_t compared = rflags::status & ~c.undefined;
+  const std::uint64_t compared = x86::rflags::status & ~c.undefined;
   ASSERT_EQ(engine.flags & compared, host.flags & compared)
       << c.text << std::hex << ", RAX " << before.gpr[0] << ", RCX " << before.gpr[1] << ", flags before "
       << before.flags;

@@ -3,12 +3,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <initializer_list>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "exec/tests/fixtures/assembled.hpp"
 #include "vpmu/address.hpp"
 
 /// Programs of 32-bit code that store the result of each of their instructions in memory.
@@ -34,13 +34,15 @@ class NarrowCases {
   void write() {
     for (std::size_t n = 0; n < cases; ++n) one(n);
     // write(1, base, total); exit(0)
-    put({0xB8, 4, 0, 0, 0, 0xBB, 1, 0, 0, 0, 0xB9});
+    put(X86_32("mov $4, %eax; mov $1, %ebx"));
+    put({0xB9});  // mov to %ecx
     put32(base_);
-    put({0xBA});
+    put({0xBA});  // mov to %edx
     put32(total);
     system_call_ = here();
-    put({0xCD, 0x80, 0x01, 0xC1, 0x29, 0xC2, 0xB8, 4, 0, 0, 0, 0x85, 0xD2, 0x75, 0xF1});  // until all is written
-    put({0xB8, 1, 0, 0, 0, 0x31, 0xDB, 0xCD, 0x80});
+    // Until all is written.
+    put(X86_32("1: int $0x80; add %eax, %ecx; sub %eax, %edx; mov $4, %eax; test %edx, %edx; jnz 1b"));
+    put(X86_32("mov $1, %eax; xor %ebx, %ebx; int $0x80"));
   }
   [[nodiscard]] const std::vector<std::uint8_t>& image() const { return image_; }
   [[nodiscard]] std::uint32_t system_call() const { return system_call_; }
@@ -61,7 +63,7 @@ class NarrowCases {
   static constexpr std::uint32_t af = 0x10, all_flags = 0x8D5 | 0x400;
   unsigned below(unsigned n) { return static_cast<unsigned>(random_() % n); }
   bool one_in(unsigned n) { return below(n) == 0; }
-  void put(std::initializer_list<unsigned> bytes) {
+  void put(const std::vector<unsigned>& bytes) {
     for (const unsigned b : bytes) image_[at_++] = static_cast<std::uint8_t>(b);
   }
   void put16(std::uint32_t v) { put({v & 0xFF, v >> 8 & 0xFF}); }
@@ -100,7 +102,7 @@ class NarrowCases {
     put32(slot + 4 * (slot_words - 1));
     put({0xBC});
     put32(slot + 4 * (flags_word + 1));
-    put({0x9C, 0x60, 0xFC});  // pushf; pusha; cld
+    put(X86_32("pushf; pusha; cld"));
     put({0xBC});
     put32(data() + 0x2000);
   }

@@ -4,7 +4,8 @@
 
 #include <array>
 
-#include "exec/flags.hpp"
+#include "exec/state/flags.hpp"
+#include "vpmu/x86.hpp"
 
 namespace vpmu::exec::test {
 namespace {
@@ -65,13 +66,13 @@ std::uint64_t count_of(const ZydisDecodedInstruction& in, const Operands& operan
 
 // SDM volume 2, "Flags Affected" of each.
 std::uint64_t undefined_flags(const ZydisDecodedInstruction& in, const Operands& operands, const Registers& r) {
-  using namespace rflags;
+  namespace f = x86::rflags;
   const std::uint64_t bits = operands[0].size;
   switch (in.mnemonic) {
     case ZYDIS_MNEMONIC_ROL:
     case ZYDIS_MNEMONIC_ROR:
     case ZYDIS_MNEMONIC_RCL:
-    case ZYDIS_MNEMONIC_RCR: return count_of(in, operands, r) == 1 ? 0 : OF;
+    case ZYDIS_MNEMONIC_RCR: return count_of(in, operands, r) == 1 ? 0 : f::OF::mask;
     case ZYDIS_MNEMONIC_SHL:
     case ZYDIS_MNEMONIC_SHR:
     case ZYDIS_MNEMONIC_SAR:
@@ -79,24 +80,25 @@ std::uint64_t undefined_flags(const ZydisDecodedInstruction& in, const Operands&
     case ZYDIS_MNEMONIC_SHRD: {
       const std::uint64_t n = count_of(in, operands, r);
       if (n == 0) return 0;
-      return AF | (n == 1 ? 0 : OF) | (n >= bits && in.mnemonic != ZYDIS_MNEMONIC_SAR ? CF : 0);
+      return f::AF::mask | (n == 1 ? 0 : f::OF::mask) |
+             (n >= bits && in.mnemonic != ZYDIS_MNEMONIC_SAR ? f::CF::mask : 0);
     }
     case ZYDIS_MNEMONIC_AND:
     case ZYDIS_MNEMONIC_OR:
     case ZYDIS_MNEMONIC_XOR:
-    case ZYDIS_MNEMONIC_TEST: return AF;
+    case ZYDIS_MNEMONIC_TEST: return f::AF::mask;
     case ZYDIS_MNEMONIC_MUL:
-    case ZYDIS_MNEMONIC_IMUL: return SF | ZF | AF | PF;
+    case ZYDIS_MNEMONIC_IMUL: return f::SF::mask | f::ZF::mask | f::AF::mask | f::PF::mask;
     case ZYDIS_MNEMONIC_DIV:
-    case ZYDIS_MNEMONIC_IDIV: return status;
+    case ZYDIS_MNEMONIC_IDIV: return f::status;
     case ZYDIS_MNEMONIC_BSF:
-    case ZYDIS_MNEMONIC_BSR: return CF | OF | SF | AF | PF;
+    case ZYDIS_MNEMONIC_BSR: return f::CF::mask | f::OF::mask | f::SF::mask | f::AF::mask | f::PF::mask;
     case ZYDIS_MNEMONIC_BT:
     case ZYDIS_MNEMONIC_BTS:
     case ZYDIS_MNEMONIC_BTR:
-    case ZYDIS_MNEMONIC_BTC: return OF | SF | AF | PF;
+    case ZYDIS_MNEMONIC_BTC: return f::OF::mask | f::SF::mask | f::AF::mask | f::PF::mask;
     case ZYDIS_MNEMONIC_LZCNT:
-    case ZYDIS_MNEMONIC_TZCNT: return OF | SF | AF | PF;
+    case ZYDIS_MNEMONIC_TZCNT: return f::OF::mask | f::SF::mask | f::AF::mask | f::PF::mask;
     default: return 0;
   }
 }
@@ -139,7 +141,7 @@ std::optional<Case> RandomInstruction::with(std::vector<std::byte> code) {
   if (is_excluded(in, operands)) return std::nullopt;
   c.code.resize(in.length);
   for (auto& r : c.before.gpr) r = value();
-  c.before.flags = 0x202 | (random_() & rflags::status);
+  c.before.flags = 0x202 | (random_() & x86::rflags::status);
   const std::uint64_t middle = scratch_ + bytes_ / 2;
   c.before.gpr[4] = middle + (random_() % 512) * 8;
   const bool is_string = in.meta.category == ZYDIS_CATEGORY_STRINGOP;
@@ -147,7 +149,7 @@ std::optional<Case> RandomInstruction::with(std::vector<std::byte> code) {
     c.before.gpr[1] = random_() % 20;  // RCX
     c.before.gpr[6] = middle + random_() % 4096;
     c.before.gpr[7] = middle - random_() % 4096;
-    if (random_() % 4 == 0) c.before.flags |= rflags::DF;
+    if (random_() % 4 == 0) c.before.flags |= x86::rflags::DF::mask;
   }
   for (unsigned i = 0; i < in.operand_count && !is_string; ++i) {
     const auto& o = operands[i];

@@ -8,8 +8,9 @@
 #include <limits>
 #include <set>
 
-#include "exec/flags.hpp"
-#include "exec/host_form.hpp"
+#include "exec/host/host_form.hpp"
+#include "exec/state/flags.hpp"
+#include "vpmu/x86.hpp"
 
 namespace vpmu::exec::test {
 
@@ -230,15 +231,17 @@ void RandomVector::set_state(VectorCase& c) {
   const std::uint64_t r = random_();
   c.masked = r % 4 != 0;
   for (auto& g : c.before.gpr) g = number();
-  c.before.flags = 0x202 | (random_() & rflags::status);
+  c.before.flags = 0x202 | (random_() & x86::rflags::status);
   const std::uint32_t mxcsr_masks = c.masked ? 0x1F80 : static_cast<std::uint32_t>(r >> 8U) & 0x1F80;
   c.vectors.set_mxcsr(mxcsr_masks |
                       (static_cast<std::uint32_t>(r >> 16U) & 0xE07F));  // rounding, FTZ, DAZ and sticky flags
-  if (!c.masked) c.vectors.set_mxcsr(c.vectors.mxcsr() & ~0x3FU);
   const std::uint32_t fcw_masks = c.masked ? 0x3F : static_cast<std::uint32_t>(r >> 8U) & 0x3F;
   constexpr std::array<std::uint32_t, 3> precisions{0, 0x200, 0x300};
   c.vectors.set_fcw(static_cast<std::uint16_t>(0x40U | fcw_masks | precisions[r % 3] | (r >> 32U & 0xC00U)));
-  put(c.vectors.legacy, VectorState::fsw_at, static_cast<std::uint16_t>(r >> 40U & (c.masked ? 0x7F7FU : 0x7F00U)));
+  // Where none is masked, a flag that is set makes an exception pending.
+  const bool has_flags = c.masked || random_() % 4 == 0;
+  c.vectors.set_fsw(static_cast<std::uint16_t>(r >> 40U & (has_flags ? 0x7F7FU : 0x7F00U)));
+  c.vectors.find_pending_x87();
   put(c.vectors.legacy, 4, static_cast<std::uint8_t>(r % 5 == 0 ? 0xFF : random_()));
   for (unsigned n = 0; n < 8; ++n) {
     const auto v = value();
@@ -271,7 +274,9 @@ void RandomVector::shape_xsave(VectorCase& c, const Decoded& d) {
   constexpr std::uint64_t alignment = 63;
   const std::uint64_t r = random_();
   c.bytes = 832;
-  if (r % 16 != 0) c.at = std::min(c.at, scratch_ + bytes_ - c.bytes) & ~alignment;
+  // All of it is in memory: which parts an instruction reaches is the CPU's choice.
+  c.at = std::min(c.at, scratch_ + bytes_ - c.bytes);
+  if (r % 16 != 0) c.at &= ~alignment;
   c.before.gpr[0] = r >> 8U & 7;
   c.before.gpr[2] = 0;
   c.restores = d.in.mnemonic == ZYDIS_MNEMONIC_XRSTOR || d.in.mnemonic == ZYDIS_MNEMONIC_XRSTOR64;

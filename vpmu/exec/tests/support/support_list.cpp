@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "exec/decoded_block.hpp"
-#include "exec/instruction_set.hpp"
-#include "exec/ops.hpp"
+#include "exec/decode/decoded_block.hpp"
+#include "exec/decode/instruction.hpp"
+#include "exec/interpret/ops.hpp"
 
 // Writes vpmu/exec/support.md: which instructions of 64-bit code the engine runs, found by asking its decoder for every
 // opcode with every prefix that belongs to it, with registers and with memory.
@@ -77,10 +77,9 @@ void ask(Table& table, std::vector<unsigned> code) {
   code.resize(code.size() + 12, 1);
   std::vector<std::byte> bytes;
   for (const unsigned b : code) bytes.push_back(std::byte(static_cast<unsigned char>(b)));
-  ZydisDecodedInstruction in;
-  std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT> operands;
-  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&exec::zydis_decoder(), bytes.data(), bytes.size(), &in, operands.data())))
-    return;
+  exec::DecodedInstruction i;
+  if (!exec::read_instruction(bytes, exec::CodeMode::bits64, i)) return;
+  const ZydisDecodedInstruction& in = i.in;
   bytes.resize(in.length);
   const bool hosts_own = exec::host_form(bytes).has_value();
   exec::HostRoutines none{nullptr};
@@ -90,7 +89,7 @@ void ask(Table& table, std::vector<unsigned> code) {
   Forms& forms = table[ZydisMnemonicGetString(in.mnemonic)];
   forms.set = ZydisISAExtGetString(in.meta.isa_ext);
   forms.hosts_own = forms.hosts_own || hosts_own;
-  (known ? forms.known : forms.left).insert(form_of(in, operands));
+  (known ? forms.known : forms.left).insert(form_of(in, i.all_operands));
 }
 
 /// Asks for `before` with each ModRM byte that matters: /0 to /7 with memory, and with all registers, since some
@@ -189,7 +188,7 @@ std::string listing(const Table& table) {
          "`vpmu ctl SOCKET counters`).\n\n"
          "In these cases the engine also leaves an instruction that it otherwise runs:\n\n"
          "- The instruction faults.\n"
-         "- A memory operand is not RAM, or a gather has 32-bit addresses.\n"
+         "- A memory operand is not RAM.\n"
          "- A locked access is misaligned, and another vCPU may run at the same time.\n"
          "- RDPMC, CLI, POPF or a privileged instruction runs in a ring above 0.\n"
          "- POPF sets TF or IF.\n"

@@ -1,0 +1,14 @@
+# How many cycles loops take by a model of the pipeline, for long enough that resumed-guest saves and restores it in the middle of each:
+#   took LOOP EVENT N
+# shellcheck shell=dash disable=SC1091
+. /guest/speak.sh
+
+while read -r loop rounds; do
+  perf stat -x, -e cycles:u,cycles,branch-misses:u -o /tmp/stat timed "$loop" "$rounds" || say error "perf stat of $loop failed"
+  awk -F, -v loop="$loop" 'NF > 2 { print "vpmu-guest: took", loop, $3, $1 }' /tmp/stat
+done <<LOOPS
+adds 10000000
+random 5000000
+chase_l3 500000
+decoding 20000
+LOOPS

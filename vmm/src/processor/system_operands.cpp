@@ -1,0 +1,61 @@
+#include "processor/system_operands.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "decode/registers.hpp"
+
+namespace vmm {
+namespace {
+
+constexpr std::array privileged{
+    SystemOp::rdmsr,  SystemOp::wrmsr,        SystemOp::lgdt,          SystemOp::lidt,       SystemOp::ltr,
+    SystemOp::lldt,   SystemOp::read_control, SystemOp::write_control, SystemOp::read_debug, SystemOp::write_debug,
+    SystemOp::clts,   SystemOp::lmsw,         SystemOp::invlpg,        SystemOp::wbinvd,     SystemOp::hlt,
+    SystemOp::sysret, SystemOp::sysexit,      SystemOp::swapgs,        SystemOp::xsetbv};
+/// Instructions that set RIP themselves.
+constexpr std::array branches{SystemOp::iret,    SystemOp::far_jump, SystemOp::far_call, SystemOp::far_return,
+                              SystemOp::syscall, SystemOp::sysret,   SystemOp::sysenter, SystemOp::sysexit};
+
+}  // namespace
+
+bool is_privileged(SystemOp op) { return std::ranges::find(privileged, op) != privileged.end(); }
+
+bool goes_on_behind(SystemOp op, const SystemResult& result) {
+  if (const auto* raised = std::get_if<Raised>(&result)) return raised->kind != EventKind::fault;
+  return std::holds_alternative<Completed>(result) && std::ranges::find(branches, op) == branches.end();
+}
+
+__u64& gpr(SoftState& s, const SystemInstruction& i) { return s.regs.*gpr_fields[i.gpr % gpr_fields.size()]; }
+
+void set_gpr(SoftState& s, const SystemInstruction& i, std::uint64_t value) {
+  __u64& to = gpr(s, i);
+  to = i.bytes == 2 ? (to & ~0xFFFFULL) | (value & 0xFFFF) : i.bytes == 4 ? value & 0xFFFF'FFFF : value;
+}
+
+SystemResult give(SoftState& s, GuestView& view, const SystemInstruction& i, std::optional<std::uint64_t> operand,
+                  std::uint64_t value) {
+  if (!operand) {
+    set_gpr(s, i, value);
+    return Completed{};
+  }
+  const auto word = static_cast<std::uint16_t>(value);
+  if (const auto fault = view.write_current(vpmu::GuestLinear{*operand}, std::as_bytes(std::span{&word, 1})))
+    return Raised{page_fault(s, *fault)};
+  return Completed{};
+}
+
+std::optional<Exception> fetch_selector(SoftState& s, GuestView& view, const SystemInstruction& i,
+                                        std::optional<std::uint64_t> operand, std::uint16_t& selector) {
+  selector = static_cast<std::uint16_t>(gpr(s, i));
+  if (!operand) return std::nullopt;
+  const auto fault = view.read_current(vpmu::GuestLinear{*operand}, std::as_writable_bytes(std::span{&selector, 1}));
+  return fault ? std::optional{page_fault(s, *fault)} : std::nullopt;
+}
+
+vpmu::AccessResult write_fault(GuestView& view, vpmu::GuestLinear at, std::uint64_t bytes) {
+  const auto fault = view.probe_current(at, bytes, vpmu::AccessKind::write);
+  return fault && fault->not_memory ? vpmu::AccessResult{} : fault;
+}
+
+}  // namespace vmm

@@ -1,0 +1,100 @@
+#include "sources/on_demand_model.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "support/assert.hpp"
+
+namespace vmm {
+
+void OnDemandModel::make() {
+  const vpmu::uarch::Profile* const profile = vpmu::uarch::find_profile(generation_->name);
+  VMM_ASSERT(profile != nullptr);
+  model_ = caches_ != nullptr ? caches_->make_model(*profile, cpu_)
+                              : std::make_unique<vpmu::uarch::ProcessorModel>(*profile);
+  if (timer_ != nullptr) model_->keep_time(*timer_);
+}
+
+vpmu::uarch::ProcessorModel* OnDemandModel::choose(const vpmu::CountPlan& plan) {
+  const bool wanted = vpmu::uarch::ProcessorModel::is_wanted(plan) || (keeps_time() && is_counted(plan));
+  if (wanted && model_ == nullptr) make();
+  if (model_ != nullptr) model_->follow(plan);
+  if (timer_ != nullptr) timer_->count(PlanProgress::wants_pipeline(plan, vpmu::timing::CoreTimer::told()));
+  return wanted ? model_.get() : nullptr;
+}
+
+std::uint64_t OnDemandModel::take_cycles(std::uint64_t instructions, std::uint64_t now) {
+  if (timer_ == nullptr) return instructions;
+  const std::uint64_t cycles = model_ != nullptr ? model_->cycles(now) : timer_->cycles(now);
+  return cycles - std::exchange(taken_, cycles);
+}
+
+MaxCycles OnDemandModel::max_cycles() const {
+  if (timer_ == nullptr) return {};
+  return {.of_each = vpmu::timing::CoreTimer::max_per_instruction, .open = timer_->open()};
+}
+
+PipelineTold OnDemandModel::pipeline() const {
+  if (timer_ == nullptr) return {};
+  return {.quantities = vpmu::timing::CoreTimer::told(), .totals = [timer = timer_.get()] { return timer->totals(); }};
+}
+
+// What others run are system instructions, and what the engine does not know: as many cycles as a system instruction
+// has in each of LLVM's models (WriteSystem).
+void OnDemandModel::pause(std::uint64_t now) {
+  constexpr unsigned system_cycles = 100;
+  if (timer_ != nullptr) timer_->pause(now, system_cycles);
+}
+
+void OnDemandModel::visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const {
+  if (timer_ == nullptr) return;
+  visit("pmu.time.without_row", timer_->without_row());
+  visit("pmu.time.delayed", timer_->delayed());
+}
+
+void OnDemandModel::begin_turn() {
+  if (model_ != nullptr) model_->begin_turn();
+}
+
+void OnDemandModel::begin_instruction() {
+  if (model_ != nullptr) model_->begin_instruction();
+}
+
+void OnDemandModel::complete(vpmu::Retirement& retirement, bool armed) {
+  if (model_ != nullptr) model_->complete(retirement);
+  if (log_ && armed) log(retirement);
+}
+
+/// Logs the accesses that a record may show.
+void OnDemandModel::log(const vpmu::Retirement& r) const {
+  if (r.has_load) log_({.ip = r.ip.value(), .store = false, .access = r.load});
+  if (r.has_store) log_({.ip = r.ip.value(), .store = true, .access = r.store});
+}
+
+void OnDemandModel::leave(const Instruction& instruction, unsigned cpl) {
+  if (model_ == nullptr || !instruction.system) return;
+  if (changes_translations(*instruction.system)) model_->flushed();
+  if (instruction.is(SystemOp::wbinvd) && cpl == 0) model_->caches_flushed();
+}
+
+void OnDemandModel::save(ByteWriter& out, std::uint64_t now) {
+  model_->visit_state([&out](std::span<std::byte> part) { out.put_run(part); }, now);
+  if (timer_ != nullptr) out.put(look_at_cycles(now));
+}
+
+bool OnDemandModel::restore(ByteReader& in, std::uint64_t now) {
+  make();
+  const auto alone = caches_ != nullptr ? caches_->alone() : std::unique_lock<std::mutex>{};
+  bool fits = true;
+  const auto take = [&in, &fits](std::span<std::byte> part) {
+    const auto saved = in.get_run();
+    fits = fits && saved.size() == part.size();
+    if (fits) std::ranges::copy(saved, part.begin());
+  };
+  model_->visit_state(take, now);
+  if (timer_ != nullptr) taken_ = timer_->cycles(now) - in.get<std::uint64_t>();
+  return fits && in.done();
+}
+
+}  // namespace vmm

@@ -1,0 +1,73 @@
+#pragma once
+#include <memory>
+
+#include "decode/instruction.hpp"
+#include "snapshot/byte_stream.hpp"
+#include "sources/model_log.hpp"
+#include "sources/plan_progress.hpp"
+#include "sources/shared_caches.hpp"
+#include "sources/source_options.hpp"
+#include "timing/core_timer.hpp"
+#include "uarch/processor_model.hpp"
+#include "vpmu/generation.hpp"
+#include "vpmu/plan.hpp"
+
+namespace vmm {
+
+/// The processor model of one vCPU, made when a plan first needs it. Until then nothing happens here.
+class OnDemandModel {
+ public:
+  /// `generation`, which must have a model, and `caches` must outlive it. Without `caches` it shares none with others.
+  OnDemandModel(const vpmu::GenerationDesc& generation, const SourceOptions& options, SharedCaches* caches,
+                unsigned cpu)
+      : generation_{&generation}, log_{options.model_log}, caches_{caches}, cpu_{cpu} {
+    if (options.time == TimeModel::pipeline)
+      timer_ = std::make_unique<vpmu::timing::CoreTimer>(vpmu::timing::microarchitecture_of(generation.name));
+  }
+
+  /// From here on the plan is this one. Returns the model if the plan needs it, else null.
+  vpmu::uarch::ProcessorModel* choose(const vpmu::CountPlan& plan);
+  [[nodiscard]] bool is_made() const { return model_ != nullptr; }
+  /// It must have been made.
+  vpmu::uarch::ProcessorModel* operator->() const { return model_.get(); }
+
+  /// Whether it says how many cycles instructions take. Else each takes one.
+  [[nodiscard]] bool keeps_time() const { return timer_ != nullptr; }
+  /// Cycles since the last call, in which the engine ran that many instructions; `now` is Engine::observed().
+  std::uint64_t take_cycles(std::uint64_t instructions, std::uint64_t now);
+  /// The same, and take_cycles() still gives them.
+  std::uint64_t look_at_cycles(std::uint64_t now) { return timer_->cycles(now) - taken_; }
+  /// By how much take_cycles() can grow.
+  [[nodiscard]] MaxCycles max_cycles() const;
+  /// What it tells of the pipeline: it counts while the plan has an event for that.
+  [[nodiscard]] PipelineTold pipeline() const;
+  /// Somebody else runs an instruction, after `now` of the engine's.
+  void pause(std::uint64_t now);
+  void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const;
+
+  /// The core's other thread may have run meanwhile.
+  void begin_turn();
+  void begin_instruction();
+  /// That instruction has retired: sets what the model knows of it. `armed`: a record may show it, and it is logged.
+  void complete(vpmu::Retirement& retirement, bool armed);
+  /// Somebody else runs this instruction.
+  void leave(const Instruction& instruction, unsigned cpl);
+
+  /// Its state; `now` as observers get it. restore() makes it; false: the bytes are not of this model.
+  void save(ByteWriter& out, std::uint64_t now);
+  bool restore(ByteReader& in, std::uint64_t now);
+
+ private:
+  void make();
+  void log(const vpmu::Retirement& retirement) const;
+
+  const vpmu::GenerationDesc* generation_;
+  ModelLog log_;
+  SharedCaches* caches_;
+  unsigned cpu_;
+  std::unique_ptr<vpmu::timing::CoreTimer> timer_;  ///< Null: an instruction is a cycle.
+  std::unique_ptr<vpmu::uarch::ProcessorModel> model_;
+  std::uint64_t taken_{};  ///< Of the timer's cycles: those that take_cycles() has given.
+};
+
+}  // namespace vmm

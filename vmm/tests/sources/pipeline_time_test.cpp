@@ -1,0 +1,151 @@
+// The exact source whose cycles a model of the pipeline tells.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <tuple>
+
+#include "contract/source_rigs.hpp"
+#include "sources/exact_source.hpp"
+
+namespace vmm::test {
+namespace {
+
+using vpmu::CounterId;
+using vpmu::Counts;
+
+class PipelineTime : public LoopingGuest, public testing::Test {
+ protected:
+  PipelineTime() { guest.backend.can.hides_time = true; }
+  void count(std::uint64_t distance, bool precise = false) {
+    vpmu::CountPlan plan;
+    plan.size = 2;
+    plan.entries[0] = {.counter = CounterId::gp(0),
+                       .counts = Counts::cycles,
+                       .usr = true,
+                       .os = true,
+                       .distance = distance,
+                       .precise = precise};
+    plan.entries[1] = {
+        .counter = CounterId::gp(1), .counts = Counts::instructions, .usr = true, .os = true, .distance = 1ULL << 48};
+    ASSERT_TRUE(source_.program(plan));
+  }
+  /// Counts these kinds, each from `distance` before its overflow, and instructions with the last counter.
+  void count_all(std::initializer_list<Counts> kinds, std::uint64_t distance = 1ULL << 48) {
+    vpmu::CountPlan plan;
+    for (const Counts counts : kinds) {
+      plan.entries[plan.size] = {
+          .counter = CounterId::gp(plan.size), .counts = counts, .usr = true, .os = true, .distance = distance};
+      ++plan.size;
+    }
+    last_ = CounterId::gp(plan.size);
+    plan.entries[plan.size++] = {
+        .counter = last_, .counts = Counts::instructions, .usr = true, .os = true, .distance = 1ULL << 48};
+    ASSERT_TRUE(source_.program(plan));
+    counted_ = {};
+  }
+  /// Runs once, and adds what was counted.
+  void run_once() {
+    const auto end = source_.run(guest.backend, std::nullopt);
+    ASSERT_TRUE(end);
+    const auto deltas = source_.sync(guest.backend);
+    ASSERT_TRUE(deltas);
+    for (unsigned i = 0; i < counted_.size(); ++i) counted_.at(i) += (*deltas)[CounterId::gp(i)];
+    if (!end->retired) return;
+    EXPECT_TRUE(end->retired->what.has_pipeline);
+    ++counted_.at(last_.number());
+  }
+  [[nodiscard]] std::uint64_t instructions_counted() const { return counted_.at(last_.number()); }
+
+  /// Runs until one instruction is observed, or so many have passed.
+  void run(std::uint64_t instructions) {
+    observed_.reset();
+    for (const std::uint64_t end = instructions_ + instructions; instructions_ < end && !observed_;) {
+      const auto end_of_run = source_.run(guest.backend, std::nullopt);
+      ASSERT_TRUE(end_of_run);
+      const auto deltas = source_.sync(guest.backend);
+      ASSERT_TRUE(deltas);
+      before_ = cycles_ + (*deltas)[CounterId::gp(0)];
+      cycles_ = before_;
+      instructions_ += (*deltas)[CounterId::gp(1)];
+      if (!end_of_run->retired) continue;
+      observed_ = end_of_run->retired->what;
+      cycles_ += observed_->cycles;
+      ++instructions_;
+    }
+  }
+
+  ExactSource source_{std::make_unique<FakeTimer>(time),
+                      guest.breakpoints,
+                      guest.view,
+                      guest.memory,
+                      vpmu::describe(vpmu::Generation::skylake),
+                      SourceOptions{.time = TimeModel::pipeline}};
+  std::array<std::uint64_t, vpmu::max_gp_counters> counted_{};
+  CounterId last_{CounterId::gp(0)};
+  std::uint64_t cycles_{}, instructions_{};
+  std::uint64_t before_{};  ///< Cycles before the instruction that was observed retired.
+  std::optional<vpmu::Retirement> observed_;
+};
+
+// A loop of eight instructions, four of which a Skylake issues in a cycle. 248966, chapter 2.
+TEST_F(PipelineTime, CountsTheCyclesOfTheCore) {
+  ASSERT_NO_FATAL_FAILURE(count(1ULL << 48));
+  ASSERT_NO_FATAL_FAILURE(run(100'000));
+  EXPECT_NEAR(static_cast<double>(cycles_) / static_cast<double>(instructions_), 2.0 / 8, 0.05);
+  EXPECT_EQ(cycles_, guest.backend.passed + cpu.retired) << "the guest's clock passes as its core does";
+}
+
+// Each of the loop's instructions is one micro-op, no-ops among them, which do not execute.
+TEST_F(PipelineTime, CountsMicroOpsOfThePipeline) {
+  ASSERT_NO_FATAL_FAILURE(
+      count_all({Counts::uops_issued, Counts::uops_retired, Counts::slots_retired, Counts::uops_executed}));
+  while (instructions_counted() < 100'000) ASSERT_NO_FATAL_FAILURE(run_once());
+  const std::uint64_t in_engine = instructions_counted() - cpu.retired;
+  for (unsigned i = 0; i < 3; ++i)
+    EXPECT_NEAR(static_cast<double>(counted_.at(i)), static_cast<double>(in_engine), 64) << i;
+  EXPECT_NEAR(static_cast<double>(counted_.at(3)), static_cast<double>(in_engine) * 2 / 8, 64)
+      << "the load and the jump";
+}
+
+// Level 1 of top-down analysis: the slots of four micro-ops a cycle, each of one kind. 248966, appendix B.
+TEST_F(PipelineTime, SlotsAreOfOneKindEach) {
+  ASSERT_NO_FATAL_FAILURE(count_all({Counts::cycles, Counts::slots_retired, Counts::uops_issued,
+                                     Counts::slots_not_delivered, Counts::recovery_cycles}));
+  while (instructions_counted() < 100'000) ASSERT_NO_FATAL_FAILURE(run_once());
+  const auto [cycles, retired, issued, not_delivered, recovery] =
+      std::tuple{counted_.at(0), counted_.at(1), counted_.at(2), counted_.at(3), counted_.at(4)};
+  ASSERT_GE(issued, retired);
+  const std::uint64_t told = issued + not_delivered + 4 * recovery;
+  EXPECT_LE(told, 4 * cycles) << "the rest is the back end's";
+  EXPECT_GT(retired, 4 * cycles * 95 / 100);
+  EXPECT_LT(retired, 4 * cycles);
+}
+
+// Events of the pipeline come when their part of the code ends, so that an overflow may be late by a part.
+TEST_F(PipelineTime, OverflowsByAPartAtMost) {
+  for (const std::uint64_t distance : {1U, 50U, 3000U, 100'000U}) {
+    ASSERT_NO_FATAL_FAILURE(count_all({Counts::uops_issued}, distance));
+    unsigned runs = 0;
+    while (counted_.at(0) < distance) {
+      ASSERT_NO_FATAL_FAILURE(run_once());
+      ASSERT_LT(++runs, 200'000U);
+    }
+    EXPECT_LE(counted_.at(0) - distance, 16U) << distance << ", of " << counted_.at(0);
+  }
+}
+
+// No overflow is in what passes in bulk.
+TEST_F(PipelineTime, ObservesTheInstructionThatOverflows) {
+  for (const std::uint64_t distance : {1U, 2U, 3U, 7U, 50U, 300U, 1000U, 5000U}) {
+    const std::uint64_t start = cycles_;
+    ASSERT_NO_FATAL_FAILURE(count(distance));
+    do ASSERT_NO_FATAL_FAILURE(run(1'000'000));
+    while (observed_ && cycles_ < start + distance);
+    ASSERT_TRUE(observed_) << distance;
+    EXPECT_GE(cycles_, start + distance);
+    EXPECT_LE(observed_->cycles, 1U) << "what it waited for comes before it";
+  }
+}
+
+}  // namespace
+}  // namespace vmm::test

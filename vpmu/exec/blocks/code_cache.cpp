@@ -1,0 +1,203 @@
+#include "exec/blocks/code_cache.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "exec/compile/jit.hpp"
+#include "exec/decode/instruction_class.hpp"
+#include "exec/memory/access.hpp"
+#include "exec/observe/class_counts.hpp"
+#include "exec/observe/tap.hpp"
+
+namespace vpmu::exec {
+namespace {
+
+/// Bytes that are fetched for one block.
+constexpr std::size_t max_code = 256;
+constexpr std::size_t max_instruction_bytes = 15;
+/// Slots that one find() may need: for a page, the next one, and a block in both.
+constexpr unsigned max_new_slots = 3;
+
+/// The code at core.rip: to the end of its page, and of the next page what an instruction that begins in this one may
+/// need.
+struct Fetched {
+  std::size_t in_page{};  ///< Bytes from the first page.
+  std::size_t size{};
+  std::array<std::byte, max_code + max_instruction_bytes> bytes;
+};
+
+}  // namespace
+
+bool CodeCache::is_full(const Core& core) const {
+  return core.jit->is_full() || (routines_.lacked_room() && (!routines_.is_empty() || core.jit->has_code()));
+}
+
+void CodeCache::drop_all(Core& core) {
+  if (core.tap != nullptr) tell_all(core);  // of these blocks
+  routines_.clear();
+  core.jit->clear(core);
+  pages_.clear();
+  blocks_.clear();
+  recent_ = {};
+  watched_.clear();
+  slots_ = 1;
+  core.jumps.fill(nullptr);
+  core.block = nullptr;
+}
+
+void CodeCache::doubt(Core& core) const {
+  for (auto& of_privilege : core.stale) std::fill_n(of_privilege.begin(), slots_, std::uint8_t{1});
+}
+CodeSlot CodeCache::new_slot(Core& core) {
+  const auto slot = static_cast<CodeSlot>(slots_++);
+  for (auto& of_privilege : core.stale) of_privilege[slot] = 1;
+  return slot;
+}
+void CodeCache::make_fresh(Core& core, CodeSlot slot) {
+  core.stale[code_privilege(rights_of(core), core.mode)][slot] = 0;
+}
+
+CodeCache::Page* CodeCache::page_of(Core& core, std::uint64_t at) {
+  const std::uint64_t linear = at / page_size;
+  const bool observed = core.tap != nullptr;
+  Page*& recent = recent_[linear % page_entries];
+  if (recent != nullptr && recent->key.linear == linear && core.is_stale[recent->slot] == 0) return recent;
+  const auto privilege = core.cpl == 3 ? PagingPrivilege::user : PagingPrivilege::supervisor;
+  const Walk walk =
+      translate(core.paging, *core.ram, GuestLinear{at}, PagingAccess::execute, privilege, AccessedDirty::set);
+  const auto* mapped = std::get_if<Mapped>(&walk);
+  if (mapped == nullptr) return nullptr;
+  const SeenPage seen{.physical = mapped->address.value() - at % page_size, .page_bytes = mapped->page_bytes};
+  const std::byte* const host = core.ram->page(GuestPhysical{seen.physical});
+  if (host == nullptr) return nullptr;
+  const PageKey key{
+      .linear = linear, .seen = seen, .observed = observed, .classed = core.counts_classes, .mode = core.mode};
+  auto& page = pages_[key];
+  if (page == nullptr) {
+    page = std::make_unique<Page>();
+    page->key = key;
+    page->slot = new_slot(core);
+  }
+  page->host = host;
+  look_at(core, *page);
+  watched_.add(core, page->slot, GuestPhysical{seen.physical});
+  make_fresh(core, page->slot);
+  return recent = page.get();
+}
+
+/// Copies the bytes that are there now. Blocks that were decoded from other bytes must not run.
+void CodeCache::look_at(Core& core, Page& page) {
+  if (std::memcmp(page.bytes.data(), page.host, page_size) == 0) return;
+  std::memcpy(page.bytes.data(), page.host, page_size);
+  for (Block* const block : page.blocks.places()) {
+    if (block == nullptr || block->slot != page.slot) continue;
+    const auto stands = std::span{page.bytes}.subspan(block->rip % page_size, block->code_bytes);
+    if (std::ranges::equal(block->code(), stands)) continue;
+    outdate(core, *block);
+  }
+}
+
+/// The block is not what stands in memory: it must not run, and nothing leads to it. It stays in its page with all that
+/// was made of it until another block takes its place. If its bytes come back before, decode() lets it run again.
+void CodeCache::outdate(Core& core, Block& block) {
+  block.slot = never_fresh;
+  for (auto& of_privilege : core.stale) of_privilege[block.own] = 1;
+  core.jit->unlink(core, block);
+}
+
+Block* CodeCache::find(Core& core) {
+  Block* const at_hand = known(core);
+  const bool full = is_full(core);
+  if (at_hand != nullptr && !full) return at_hand;
+  if (full || blocks_.bytes() >= max_bytes || watched_.size() >= max_watches || slots_ + max_new_slots > code_slots)
+    drop_all(core);
+  Block* const block = find_anew(core);
+  if (block == nullptr || !is_full(core)) return block;
+  // An instruction seems unknown only because its routine found no room.
+  drop_all(core);
+  return find_anew(core);
+}
+
+Block* CodeCache::find_anew(Core& core) {
+  core.stop = Stop::fault;
+  Page* const page = page_of(core, core.rip);
+  if (page == nullptr) return nullptr;
+  Block* const last = core.jumps[jump_entry(core.rip)];
+  return last != nullptr && last->rip == core.rip && core.is_fresh(*last) ? last : decode(core, *page);
+}
+
+// Another vCPU may have written new code since the page was looked at.
+Block* CodeCache::decode(Core& core, Page& page) {
+  Fetched f;
+  const auto fetch = [&](Page& from, std::size_t offset, std::size_t size) {
+    if (std::memcmp(from.bytes.data() + offset, from.host + offset, size) != 0) look_at(core, from);
+    std::memcpy(f.bytes.data() + f.size, from.bytes.data() + offset, size);
+    f.size += size;
+  };
+  const std::size_t offset = core.rip % page_size;
+  f.in_page = std::min<std::size_t>(max_code, page_size - offset);
+  fetch(page, offset, f.in_page);
+  SeenPage next_page;
+  if (f.in_page < max_instruction_bytes) {
+    if (Page* const next = page_of(core, core.rip + f.in_page)) {
+      next_page = next->key.seen;
+      fetch(*next, 0, max_instruction_bytes);
+    }
+  }
+  Block* known = page.blocks.find(core.rip);
+  const bool same = known != nullptr && known->code_bytes <= f.size &&
+                    std::memcmp(known->code().data(), f.bytes.data(), known->code_bytes) == 0;
+  if (!same) known = decode_anew(core, known, page, std::span{f.bytes}.first(f.size));
+  if (known == nullptr) return nullptr;
+  Block& block = *known;
+  if (block.code_bytes <= f.in_page) {
+    block.slot = page.slot;
+    return take(core, block);
+  }
+  // Rare, and the next page may be another one than last time.
+  if (block.own == never_fresh) block.own = new_slot(core);
+  block.slot = block.own;
+  if (block.observed != nullptr) block.observed->pages[1] = next_page;
+  watched_.add(core, block.slot, GuestPhysical{page.key.seen.physical});
+  watched_.add(core, block.slot, GuestPhysical{next_page.physical});
+  make_fresh(core, block.slot);
+  return take(core, block);
+}
+
+namespace {
+
+std::vector<InstructionClass> classes_of(const Block& block) {
+  std::vector<InstructionClass> all;
+  for (const Op& op : block.ops().first(block.ops().size() - 1U))
+    all.push_back(instruction_class(block.code().subspan(op.offset, op.length), block.mode));
+  return all;
+}
+
+}  // namespace
+
+/// Replaces `before`, if there is one, which is out of date. Null: not even one whole instruction is there, and
+/// `before` stays, for its bytes may come back.
+Block* CodeCache::decode_anew(Core& core, Block* before, Page& page, std::span<const std::byte> code) {
+  if (before != nullptr) outdate(core, *before);
+  if (!decoding_.decode(core.rip, core.mode, code, routines_)) {
+    core.stop = Stop::unsupported;
+    return nullptr;
+  }
+  Block& block = blocks_.make(decoding_, code);
+  page.blocks.put(block);
+  if (before != nullptr) block.own = std::exchange(before->own, never_fresh);
+  if (core.tap != nullptr) prepare(block, page.key.seen);
+  if (core.counts_classes) count_classes(block, classes_of(block));
+  core.jit->expect(block);
+  ++decoded_;
+  return &block;
+}
+
+Block* CodeCache::take(Core& core, Block& block) {
+  if (core.tap != nullptr) see_lines(block);
+  core.jumps[jump_entry(block.rip)] = &block;
+  return &block;
+}
+
+}  // namespace vpmu::exec

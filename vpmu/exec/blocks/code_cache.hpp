@@ -1,0 +1,92 @@
+#pragma once
+#include <array>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "exec/blocks/block_arena.hpp"
+#include "exec/host/host_routine.hpp"
+#include "exec/memory/code_pages.hpp"
+#include "exec/state/core.hpp"
+
+namespace vpmu::exec {
+
+/// Decoded blocks, by where they run and what physical page they are from.
+///
+/// Blocks may run as long as their page is fresh: see Core::stale. When translations may have changed, no page is
+/// fresh. Then each page is checked before its first block runs: where it is mapped, and whether its bytes are those
+/// that blocks were decoded from, as the guest may have changed them unnoticed.
+class CodeCache {
+ public:
+  /// When blocks need more memory than this, all are discarded.
+  static constexpr std::size_t max_bytes = 48 << 20;
+  /// They are also discarded when more slots than this are registered for writes to pages: a guest can make one block
+  /// watch any number of pages.
+  static constexpr std::size_t max_watches = 1 << 19;
+
+  CodeCache(HostCode* host_code, Platform& guest) : routines_{host_code, &guest} {}
+  /// The block at core.rip, ready to run; with an observer, one that reports to it. Null: it cannot be fetched or
+  /// decoded; core.stop says why.
+  Block* find(Core& core);
+  /// The same, if it was found lately; null: call find().
+  [[nodiscard]] static Block* known(const Core& core) {
+    Block* const block = core.jumps[jump_entry(core.rip)];
+    return block != nullptr && block->rip == core.rip && core.is_fresh(*block) ? block : nullptr;
+  }
+  /// No page is fresh any more.
+  void doubt(Core& core) const;
+  /// The pages that blocks were decoded from.
+  [[nodiscard]] CodePages& pages() { return watched_; }
+  [[nodiscard]] std::uint64_t decoded() const { return decoded_; }
+
+ private:
+  /// A page as code is run from it.
+  struct PageKey {
+    std::uint64_t linear{};
+    SeenPage seen;
+    bool observed{};
+    bool classed{};  ///< Core::counts_classes.
+    CodeMode mode{};
+    bool operator==(const PageKey&) const = default;
+  };
+  struct Page {
+    PageKey key;
+    CodeSlot slot{};
+    const std::byte* host{};                   ///< Where it was at the last check.
+    std::array<std::byte, page_size> bytes{};  ///< Its bytes then: blocks are decoded from these.
+    BlockTable blocks;
+  };
+  /// Neighbours are often mapped to neighbours: many pages have the same difference of the two addresses.
+  static std::size_t mixed(std::uint64_t a, std::uint64_t b) {
+    constexpr std::uint64_t golden = 0x9E37'79B9'7F4A'7C15ULL;
+    return (a * golden ^ b / page_size) * golden >> 20;
+  }
+  struct Hash {
+    std::size_t operator()(const PageKey& k) const { return mixed(k.linear, k.seen.physical); }
+  };
+  static constexpr std::size_t page_entries = 64;
+
+  [[nodiscard]] bool is_full(const Core& core) const;
+  void drop_all(Core& core);
+  Page* page_of(Core& core, std::uint64_t at);
+  static void look_at(Core& core, Page& page);
+  CodeSlot new_slot(Core& core);
+  static void make_fresh(Core& core, CodeSlot slot);
+  Block* find_anew(Core& core);
+  Block* decode(Core& core, Page& page);
+  static void outdate(Core& core, Block& block);
+  Block* decode_anew(Core& core, Block* before, Page& page, std::span<const std::byte> code);
+  static Block* take(Core& core, Block& block);
+
+  HostRoutines routines_;
+  std::unordered_map<PageKey, std::unique_ptr<Page>, Hash> pages_;
+  std::array<Page*, page_entries> recent_{};  ///< Each place has the last used of its linear pages.
+  BlockArena blocks_;
+  DecodedBlock decoding_;
+  CodePages watched_;
+  unsigned slots_{1};  ///< Used so far.
+  std::uint64_t decoded_{};
+};
+
+}  // namespace vpmu::exec

@@ -1,0 +1,158 @@
+#pragma once
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "timing/block_store.hpp"
+#include "timing/pipeline.hpp"
+#include "uarch/core_clock.hpp"
+
+namespace vpmu::timing {
+
+/// The cycles that a core of one micro-architecture takes, by the model of its pipeline.
+///
+/// The pipeline takes code in parts: from a line's beginning, or from where a branch or pause() leads, up to the next
+/// branch or the line's end. These follow from what retires alone. So a guest that stops in the middle of a part and
+/// goes on later is given the same cycles as one that does not: what has retired of a part is kept until the rest has.
+class CoreTimer final : public uarch::CoreClock {
+ public:
+  /// The most cycles for each instruction by which cycles() grows: what takes longer is told with the next ones. So
+  /// whoever must stop before a number of cycles knows how many instructions may run.
+  static constexpr std::uint64_t max_per_instruction = 512;
+  /// Loads, and stores, of one instruction that are told apart; what others there are is added up.
+  static constexpr std::size_t max_of_one = 4;
+
+  /// `on` must outlive it.
+  explicit CoreTimer(const Microarchitecture& on) : on_{on}, pipeline_{on}, blocks_{on} { count(false); }
+
+  void fetch_by(uarch::CodeFetcher& fetcher) override { fetcher_ = &fetcher; }
+  std::span<const uarch::CodePart> parts_of(const SeenBlock& block) override;
+  void retire(const SeenBlock& block, std::size_t number, std::span<const uarch::ClockedAccess> accesses,
+              const uarch::CodeArrival& arrival) override;
+  void begin(const SeenBlock& block, std::uint64_t now, std::size_t first) override;
+  void reach(std::uint64_t now) override;
+  void access(bool store, const uarch::ClockedAccess& access, std::uint64_t now) override;
+  void retire_to(std::uint64_t now) override;
+  [[nodiscard]] std::uint64_t at_part() const override { return told_; }
+  std::uint64_t cycles(std::uint64_t now) override;
+  void visit_state(const uarch::StateVisitor& visit, std::uint64_t now) override;
+
+  /// After `now` instructions something that the engine does not run takes that many cycles, when all that began before
+  /// has retired.
+  void pause(std::uint64_t now, unsigned cycles);
+  /// Instructions of the part that has not ended: cycles() may still grow by max_per_instruction for each.
+  [[nodiscard]] std::uint64_t open() const { return open_.instructions; }
+  /// Instructions, by where they stand, that have no row of their own: they take what their class does.
+  [[nodiscard]] std::uint64_t without_row() const { return without_row_; }
+  /// Of the host's memory, that what is known of the guest's code takes: bounded, whatever code comes.
+  [[nodiscard]] std::size_t kept_bytes() const { return blocks_.bytes() + note_bytes_ + older_note_bytes_; }
+  /// Times that max_per_instruction was reached.
+  [[nodiscard]] std::uint64_t delayed() const { return delayed_; }
+  /// What totals() tells; all else is 0 there.
+  [[nodiscard]] static PipelineQuantities told();
+  /// At the end of the last part: what was counted while that was on, which it is not at first.
+  [[nodiscard]] PipelineTotals totals() const { return pipeline_.counts().totals; }
+  void count(bool on) { pipeline_.count(on); }
+
+ private:
+  /// Where an access of a SeenBlock stands among those of its part's TimedBlock: its load and its store.
+  struct Place {
+    static constexpr std::uint16_t none = 0xFFFF;
+    std::uint16_t load{none}, store{none};
+  };
+  /// Of an instruction of a block, or of its end.
+  struct Step {
+    std::uint16_t offset{};  ///< In bytes.
+    std::uint8_t loads{}, stores{};
+  };
+  /// The code of a part.
+  struct PartCode {
+    std::shared_ptr<const TimedBlock> block;
+    bool is_filled{};  ///< Each of the TimedBlock's accesses has one of the SeenBlock.
+  };
+  struct Note {
+    mutable std::vector<uarch::CodePart> parts;
+    mutable std::vector<PartCode> codes;  ///< Of the parts.
+    mutable std::vector<Place> places;    ///< By the SeenBlock's accesses.
+    mutable bool is_placed{};
+    bool ends_in_branch{};
+    std::uint8_t bits{};
+    std::uint64_t rip{};
+    std::vector<std::byte> bytes;
+    std::vector<Step> steps;  ///< The last is the end.
+
+    [[nodiscard]] std::size_t instructions() const { return steps.size() - 1; }
+    /// Bytes of the host's.
+    [[nodiscard]] std::size_t memory() const;
+  };
+  /// What an instruction accesses beyond what its form says: the elements of a string instruction or a gather. No time
+  /// passes between them, so the latest of them tells when all are there.
+  struct More {
+    std::uint64_t bytes{}, late{};
+
+    void add(std::uint64_t more_bytes, std::uint64_t more_late) {
+      bytes += more_bytes;
+      late = std::max(late, more_late);
+    }
+    void add(const More& other) { add(other.bytes, other.late); }
+    /// Cycles that they take.
+    [[nodiscard]] std::uint64_t busy() const;
+  };
+  /// What has retired of a part: instructions of one block, or, put together, of several.
+  struct Open {
+    std::shared_ptr<const Note> note;  ///< Null: see `bytes`.
+    std::size_t first{}, instructions{};
+    std::uint64_t rip{};
+    std::uint8_t bits{};
+    std::vector<std::byte> bytes;
+    std::vector<TimedAccess> accesses;
+    More more;
+  };
+  /// The accesses of an instruction that has not retired yet.
+  struct Accessed {
+    std::uint64_t now{};  ///< Instructions that retire before it.
+    std::array<TimedAccess, max_of_one> loads, stores;
+    std::uint8_t load_count{}, store_count{};
+    More more;
+  };
+  std::shared_ptr<const Note> make_note(const SeenBlock& block);
+  void keep_note(const SeenBlock& block);
+  const std::shared_ptr<const Note>& note_of(const SeenBlock& block);
+  static void place(const Note& note, const SeenBlock& block);
+  void arrive(std::size_t index);
+  void take(std::size_t index, std::uint64_t now);
+  void take_accesses(const Step& i, std::uint64_t now);
+  void put_together();
+  std::shared_ptr<const TimedBlock> open_block();
+  void close();
+  void tell(std::uint64_t instructions);
+
+  const Microarchitecture& on_;
+  Pipeline pipeline_;
+  uarch::CodeFetcher* fetcher_{};
+  std::uint64_t told_{};
+  std::uint64_t without_row_{}, delayed_{};
+  Open open_;
+  bool has_arrived_{};  ///< The front end has come to the part that is open, or begins next,
+  BlockRun run_;        ///< in this way.
+  BlockStore blocks_;
+  /// SeenBlock::note: a generation, and an index in those of it.
+  std::vector<std::shared_ptr<const Note>> notes_, older_notes_;
+  std::size_t note_bytes_{}, older_note_bytes_{};
+  std::uint64_t generation_{1};
+  std::shared_ptr<const Note> current_;  ///< The block that began last, of which `taken_` instructions have retired.
+  std::vector<SeenCode> lines_;          ///< Its own.
+  std::size_t taken_{};
+  std::uint64_t begun_{};  ///< Instructions that retired before it.
+  std::vector<Accessed> accessed_;
+  std::vector<TimedAccess> scratch_;
+};
+
+/// The micro-architecture of that generation (GenerationDesc::name), or the nearest that has one.
+const Microarchitecture& microarchitecture_of(std::string_view generation);
+
+}  // namespace vpmu::timing

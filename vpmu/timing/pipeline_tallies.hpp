@@ -1,0 +1,94 @@
+#pragma once
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "timing/timed_block.hpp"
+#include "vpmu/pipeline_totals.hpp"
+
+namespace vpmu::timing {
+
+/// What a pipeline has counted since it began.
+struct PipelineCounts {
+  PipelineTotals totals;
+  std::uint64_t retired_slots{};     ///< Fused micro-ops.
+  std::uint64_t wrong_path_slots{};  ///< Issued after a mispredicted branch, before it had executed: an estimate.
+  std::uint64_t nothing_retired{};   ///< Cycles.
+};
+
+/// Of all issue slots, whose each was: level 1 of top-down analysis. 248966, appendix B.
+struct TopDown {
+  std::uint64_t retiring{}, bad_speculation{}, front_end{};
+  std::uint64_t back_end{};  ///< All others, so that the sum is exact.
+};
+TopDown top_down(const PipelineCounts& counts, const Microarchitecture& on);
+
+/// In how many ticks there was how much of a quantity.
+struct Spread {
+  std::array<std::uint64_t, PipelineTotal::max_threshold> at_least{};
+
+  /// During `over` there was `amount` in all, evenly: of an amount between two whole ones each has its share.
+  void add(Tick over, std::int64_t amount) {
+    for (std::uint64_t& ticks : at_least) {
+      if (amount <= 0) return;
+      ticks += static_cast<std::uint64_t>(std::min<std::int64_t>(over, amount));
+      amount -= over;
+    }
+  }
+  /// At least `most` during all of it.
+  void add_full(Tick over, unsigned most) {
+    for (unsigned n = 0; n < most; ++n) at_least[n] += static_cast<std::uint64_t>(over);
+  }
+};
+
+/// Ticks of one kind, and how often they began.
+struct Stall {
+  std::uint64_t ticks{}, beginnings{};
+
+  void add(Tick more) {
+    if (more <= 0) return;
+    ticks += static_cast<std::uint64_t>(more);
+    ++beginnings;
+  }
+};
+
+/// What a pipeline tallies as blocks retire. All times are in ticks. Nothing in it changes when anything happens.
+struct PipelineTallies {
+  /// By whether their code came out of the micro-op cache. The first numbers are 32 bits wide, so that they are quick
+  /// to add, and are moved to the second ones before they could overflow.
+  struct Blocks {
+    TimedBlock::Amounts now{};
+    std::array<std::uint64_t, TimedBlock::amounts> before{};
+    [[nodiscard]] std::uint64_t operator[](std::size_t amount) const { return before[amount] + now[amount]; }
+  };
+  std::array<Blocks, 2> blocks{};
+  std::array<Spread, 2> delivered{};  ///< Micro-ops that decoders and the micro-op cache gave.
+  Spread issued, not_delivered, executed;
+  std::uint64_t issued_full{};  ///< Ticks in which all slots were taken.
+  std::uint64_t wrong_path{};   ///< Ticks in which all slots were taken by micro-ops of a wrong path.
+  Stall recovery, dsb_to_mite, resource_stall, scheduler_full, reorder_full, store_queue_full;
+  Stall scheduler_empty, scheduler_waits, stores_hold_up, nothing_retired;
+  std::uint64_t blocked_forwards{}, aliased_loads{};
+  /// By MissLevel: loads that were late, for how long in all, for how long one at least, and while nothing executed.
+  std::array<std::uint64_t, 4> pending_sum{}, pending_any{};
+  std::array<Stall, 4> load_stall{};
+
+  void fold();
+  void add(const TimedBlock& block, bool cached);
+  [[nodiscard]] PipelineCounts counts(std::uint64_t cycles, const Microarchitecture& on) const;
+};
+
+inline void PipelineTallies::add(const TimedBlock& block, bool cached) {
+  TimedBlock::Amounts& to = blocks[cached].now;
+  for (std::size_t at = 0; at < to.size(); at += TimedBlock::lanes) {
+    Ticks4 sum, more;
+    std::memcpy(&sum, &to[at], sizeof sum);
+    std::memcpy(&more, &block.all[at], sizeof more);
+    sum += more;
+    std::memcpy(&to[at], &sum, sizeof sum);
+  }
+}
+
+}  // namespace vpmu::timing

@@ -1,0 +1,297 @@
+// Cycles follow from what retires, however it is cut into pieces.
+#include "timing/core_timer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <random>
+
+#include "exec/engine.hpp"
+#include "exec/tests/fixtures/assembled.hpp"
+#include "exec/tests/fixtures/flat_ram.hpp"
+#include "exec/tests/fixtures/host_cpu.hpp"
+#include "exec/tests/fixtures/random_program.hpp"
+#include "exec/tests/fixtures/vector_platform.hpp"
+#include "uarch/processor_model.hpp"
+#include "vpmu/bits.hpp"
+
+namespace vpmu::timing {
+namespace {
+
+using exec::Engine;
+using exec::Stop;
+
+/// A guest without paging that runs one program: data on the first and third page, code on the second.
+class Guest {
+ public:
+  explicit Guest(exec::test::FlatRam& ram, std::uint32_t compile_after = ~0U)
+      : ram_{ram}, engine_{ram_, platform_, &host_code_, exec::Compiling{.after = compile_after}} {
+    model_.keep_time(timer_);
+    engine_.observe(&model_);
+    timer_.count(true);
+  }
+  [[nodiscard]] std::uint64_t code_at() const { return ram_.address() + page_size; }
+  template <class Bytes>
+  void put(const Bytes& code) {
+    for (std::size_t i = 0; i < code.size(); ++i) ram_.bytes()[page_size + i] = static_cast<std::byte>(code[i]);
+    exec::CpuState s;
+    s.rip = code_at();
+    s.rflags = 2;
+    s.gpr.fill(ram_.address() + 2 * page_size + 256);
+    s.paging.cr4 = bit(9) | bit(18);  // OSFXSR, OSXSAVE
+    engine_.load(s);
+  }
+  /// Runs until `instructions` have retired since the beginning, in pieces of at most `piece`. Where the engine stops
+  /// somebody else is at work, and the guest goes on at one of `entries`.
+  void run_to(std::uint64_t instructions, std::uint64_t piece, const std::vector<std::size_t>& entries) {
+    while (passed() < instructions) {
+      const Stop stop = engine_.run(std::min(piece, instructions - passed()));
+      if (stop == Stop::budget || stop == Stop::again) continue;
+      timer_.pause(engine_.observed(), 20);
+      exec::CpuState s = engine_.state();
+      s.rip = code_at() + entries[passed() % entries.size()];
+      s.gpr.fill(ram_.address() + 2 * page_size + 256);
+      if (++stops_ > 10 * instructions) return;
+      engine_.resume(s);
+    }
+  }
+  struct Counted {
+    std::uint64_t cycles{};
+    PipelineTotals totals;
+    friend bool operator==(const Counted&, const Counted&) = default;
+  };
+  Stop run_once() { return engine_.run(~0U); }
+  [[nodiscard]] Counted counted() {
+    const std::uint64_t cycles = timer_.cycles(engine_.observed());
+    return {.cycles = cycles, .totals = timer_.totals()};
+  }
+  /// Goes on as the other one would, with the same memory.
+  void go_on_as(Guest& other) {
+    engine_.load(other.engine_.state());
+    std::vector<std::vector<std::byte>> image;
+    other.model_.visit_state([&](std::span<std::byte> part) { image.emplace_back(part.begin(), part.end()); },
+                             other.engine_.observed());
+    auto saved = image.begin();
+    model_.visit_state([&](std::span<std::byte> part) { std::ranges::copy(*saved++, part.begin()); }, 0);
+    platform_.state = other.platform_.state;
+    before_ = other.passed();
+    stops_ = other.stops_;
+  }
+  /// Goes on from any state.
+  void go_on_from(std::mt19937_64& random) {
+    model_.visit_state(
+        [&](std::span<std::byte> part) {
+          for (std::byte& byte : part) byte = static_cast<std::byte>(random());
+        },
+        engine_.observed());
+  }
+  [[nodiscard]] std::uint64_t passed() const { return before_ + engine_.observed(); }
+  [[nodiscard]] std::uint64_t compiled() const { return engine_.compiled_blocks(); }
+  [[nodiscard]] const exec::Engine& engine() const { return engine_; }
+
+ private:
+  exec::test::FlatRam& ram_;
+  exec::test::VectorPlatform platform_;
+  exec::test::TestCode host_code_;
+  Engine engine_;
+  CoreTimer timer_{skylake};
+  uarch::ProcessorModel model_{*uarch::find_profile("skylake")};
+  std::uint64_t stops_{};
+  std::uint64_t before_{};  ///< Instructions of the one that it goes on as.
+};
+
+constexpr std::uint64_t instructions = 20'000;
+
+/// A random program, and numbers of instructions after which the cycles are asked for.
+struct Trial {
+  explicit Trial(std::uint64_t seed) : random{seed}, program{seed, ram.address() + page_size, true} {
+    program.write();
+    // More of them at first, when most accesses miss.
+    for (std::uint64_t at = 0; at < instructions;) ends.push_back(at += 1 + random() % (at < 200 ? 4 : 3000));
+  }
+  [[nodiscard]] std::unique_ptr<Guest> guest(bool is_compiled) {
+    std::ranges::fill(ram.bytes(), std::byte{});
+    auto made = std::make_unique<Guest>(ram, is_compiled ? 1 : ~0U);
+    made->put(program.code());
+    return made;
+  }
+  /// Of a guest that runs pieces of at most that size.
+  std::vector<Guest::Counted> counted(std::uint64_t piece, bool is_compiled) {
+    const auto runs = guest(is_compiled);
+    std::vector<Guest::Counted> all;
+    for (const std::uint64_t end : ends) {
+      runs->run_to(end, piece, program.blocks());
+      all.push_back(runs->counted());
+    }
+    compiled += runs->compiled();
+    return all;
+  }
+
+  std::mt19937_64 random;
+  exec::test::FlatRam ram{3 * page_size};
+  exec::test::RandomProgram program;
+  std::vector<std::uint64_t> ends;
+  std::uint64_t compiled{};
+};
+
+TEST(CoreTimer, CutsChangeNoCycleAndNoCount) {
+  std::uint64_t compiled = 0;
+  for (std::uint64_t seed = 1; seed < 8; ++seed) {
+    Trial trial{seed};
+    const auto whole = trial.counted(~0U, false);
+    EXPECT_GT(whole.back().cycles, instructions / 8);
+    ASSERT_EQ(trial.compiled, 0U);
+    for (const std::uint64_t piece : {std::uint64_t{1}, 2 + trial.random() % 40, 50 + trial.random() % 1000}) {
+      ASSERT_EQ(trial.counted(piece, false), whole) << "seed " << seed << ", pieces of " << piece;
+      ASSERT_EQ(trial.counted(piece, true), whole) << "seed " << seed << ", compiled, pieces of " << piece;
+    }
+    ASSERT_EQ(trial.counted(~0U, true), whole) << "seed " << seed << ", compiled";
+    compiled += trial.compiled;
+  }
+  EXPECT_GT(compiled, 100U);
+}
+
+/// What so many instructions of a program count is the same interpreted and compiled, whole and in pieces. Where it
+/// stops, it goes on at one of `entries`.
+template <class Bytes>
+void expect_the_same_in_all_ways(const Bytes& code, std::uint64_t all, const std::vector<std::size_t>& entries) {
+  exec::test::FlatRam ram{3 * page_size};
+  std::optional<Guest::Counted> first;
+  for (const bool is_compiled : {false, true}) {
+    for (const std::uint64_t piece : {~0U, 1U, 2U, 3U, 7U}) {
+      Guest guest{ram, is_compiled ? 1 : ~0U};
+      guest.put(code);
+      guest.run_to(all, piece, entries);
+      ASSERT_GE(guest.passed(), all);
+      EXPECT_EQ(guest.compiled() != 0, is_compiled);
+      if (!first) first = guest.counted();
+      EXPECT_EQ(guest.counted(), *first) << (is_compiled ? "compiled" : "interpreted") << ", pieces of " << piece;
+    }
+  }
+  EXPECT_GT(first->cycles, 100U);
+}
+
+// Of lines that are on their way, and with a full store buffer.
+TEST(CoreTimer, AnInstructionThatLoadsAndStoresTakesTheSameInAllWays) {
+  expect_the_same_in_all_ways(
+      X86("1: incl (%rbx); add $64, %rbx; mov %rax, 8(%rdx); mov %rax, 16(%rdx); mov %rax, 24(%rdx); "
+          "mov %rax, 32(%rdx); mov %rax, 40(%rdx); mov %rax, 48(%rdx); jmp 1b"),
+      9 * 50, {0});
+}
+
+// Its line is fetched when something there retires, which is not the first time.
+TEST(CoreTimer, AnInstructionThatFaultsTakesTheSameInAllWays) {
+  expect_the_same_in_all_ways(
+      X86("xor %eax, %eax; 1: inc %ecx; .fill 60, 1, 0x90; 2: mov (%rax), %rdx; inc %ecx; jmp 1b"), 400, {0, 67, 0});
+}
+
+TEST(CoreTimer, ALineThatFlushesItselfTakesTheSameInAllWays) {
+  expect_the_same_in_all_ways(
+      X86("jmp 1f; .fill 62, 1, 0x90; 1: inc %ecx; inc %edx; clflush 1b(%rip); inc %ecx; jmp 1b"), 400, {0});
+}
+
+TEST(CoreTimer, SavingChangesNoCycleAndNoCount) {
+  for (std::uint64_t seed = 1; seed < 8; ++seed) {
+    Trial trial{seed};
+    const auto whole = trial.counted(~0U, true);
+    auto guest = trial.guest(true);
+    for (std::size_t n = 0; n < whole.size(); ++n) {
+      guest->run_to(trial.ends[n], ~0U, trial.program.blocks());
+      ASSERT_EQ(guest->counted(), whole[n]) << "seed " << seed << ", restored " << n << " times";
+      auto next = std::make_unique<Guest>(trial.ram, 1);
+      next->go_on_as(*guest);
+      guest = std::move(next);
+      ASSERT_EQ(guest->counted(), whole[n]) << "seed " << seed;
+    }
+  }
+}
+
+// A guest may have any code, as much as it likes: of this each block takes some kilobytes.
+TEST(CoreTimer, WhatItKeepsOfCodeIsBounded) {
+  const auto code = X86(".rept 32; add %eax, (%rcx); .endr\n");
+  CoreTimer timer{skylake};
+  std::vector<SeenBlock> blocks(32'000);
+  std::size_t most = 0, before = 0;
+  unsigned shrinks = 0;
+  for (std::size_t n = 0; n < blocks.size(); ++n, before = timer.kept_bytes()) {
+    blocks[n].rip = n * code.size();
+    blocks[n].instructions = 32;
+    blocks[n].code = std::as_bytes(std::span{code});
+    ASSERT_EQ(timer.parts_of(blocks[n]).size(), 1U);
+    most = std::max(most, timer.kept_bytes());
+    shrinks += timer.kept_bytes() < before ? 1 : 0;
+  }
+  EXPECT_GT(shrinks, 0U) << "more came than is kept";
+  EXPECT_LT(most, 4 * BlockStore::max_bytes + (1U << 20));
+  // The last ones are known again, and the first ones made anew.
+  const std::size_t kept = timer.kept_bytes();
+  ASSERT_EQ(timer.parts_of(blocks.back()).size(), 1U);
+  EXPECT_EQ(timer.kept_bytes(), kept);
+  ASSERT_EQ(timer.parts_of(blocks.front()).size(), 1U);
+}
+
+// What told() leaves out is always 0, and of the rest programs have something, but for what needs blocks made for it,
+// as tests of Pipeline have them: these programs do not divide, nor fill the scheduler.
+TEST(CoreTimer, SaysWhatItTells) {
+  PipelineQuantities seen;
+  for (std::uint64_t seed = 1; seed < 8; ++seed) {
+    Trial trial{seed};
+    const PipelineTotals totals = trial.counted(~0U, true).back().totals;
+    PipelineQuantities::all().for_each([&](PipelineQuantity q) {
+      if (totals[q].sum != 0) seen = seen | PipelineQuantities::of(q);
+    });
+  }
+  EXPECT_TRUE(CoreTimer::told().contains(seen));
+  using enum PipelineQuantity;
+  const auto others = PipelineQuantities::of(scheduler_full, dividing, divider_uops, aliased_loads);
+  CoreTimer::told().without(seen | others).for_each([](PipelineQuantity q) {
+    ADD_FAILURE() << "nothing of quantity " << static_cast<unsigned>(q);
+  });
+}
+
+// The engine leaves a string instruction after some elements, which are part of its time.
+TEST(CoreTimer, SavingInTheMiddleOfAStringInstructionChangesNoCycle) {
+  const auto program = X86("mov $9000, %ecx; sub $8448, %rsi; rep lodsb; mov $1000, %edx; 1: dec %edx; jne 1b; ud2");
+  exec::test::FlatRam ram{3 * page_size};
+  std::array<std::uint64_t, 2> cycles{};
+  for (const bool saves : {false, true}) {
+    auto guest = std::make_unique<Guest>(ram);
+    guest->put(program);
+    unsigned left = 0;
+    for (Stop stop = Stop::again; stop == Stop::again;) {
+      stop = guest->run_once();
+      if (stop != Stop::again) break;
+      ++left;
+      if (!saves) continue;
+      (void)guest->counted().cycles;
+      auto next = std::make_unique<Guest>(ram);
+      next->go_on_as(*guest);
+      guest = std::move(next);
+    }
+    EXPECT_EQ(left, 2U) << "it was in the middle";
+    EXPECT_EQ(guest->passed(), 2004U) << "more than max_per_instruction holds back";
+    cycles[saves ? 1 : 0] = guest->counted().cycles;
+  }
+  // No cache has the lines, and ten are on their way at a time: each takes its 200 cycles once, whatever bytes of it
+  // are asked for. And a cycle for each round of the loop.
+  EXPECT_NEAR(static_cast<double>(cycles[0]), 9000.0 / 64 * 200 / 10 + 1000, 800);
+  EXPECT_EQ(cycles[1], cycles[0]);
+}
+
+// A snapshot's bytes may be anything.
+TEST(CoreTimer, GoesOnFromAnyState) {
+  std::mt19937_64 random{1};
+  std::uint64_t passed = 0;
+  for (std::uint64_t seed = 1; seed < 20; ++seed) {
+    Trial trial{seed};
+    auto guest = trial.guest(seed % 2 != 0);
+    guest->go_on_from(random);
+    guest->run_to(2000, 1 + random() % 500, trial.program.blocks());
+    (void)guest->counted().cycles;
+    passed += guest->passed();
+  }
+  EXPECT_GT(passed, 10'000U);
+}
+
+}  // namespace
+}  // namespace vpmu::timing
