@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "support/x86.hpp"
 #include "vcpu/engine_state.hpp"
@@ -28,6 +29,12 @@ constexpr std::chrono::nanoseconds patience = std::chrono::milliseconds{100};
 constexpr unsigned max_kicks = 10;
 /// A run that is so many times shorter than the engine's path is in a loop.
 constexpr std::uint64_t max_turns = 100;
+
+/// How KVM_RUN ended where the run has not.
+std::string describe_stop(const Exit& exit, unsigned kicks) {
+  if (std::holds_alternative<Interrupted>(exit)) return fmt::format("kick {}", kicks);
+  return fmt::format("exit {} of vmm::Exit", exit.index());
+}
 
 }  // namespace
 
@@ -104,7 +111,7 @@ void LockstepRuns::run_engine(const Start& start, const Place& to) {
 Result<LockstepRuns::Verdict> LockstepRuns::try_to(VcpuBackend& backend, const Start& start, const Place& to) {
   run_engine(start, to);
   breakpoints_->set_walk(vpmu::GuestLinear{to.rip});
-  auto verdict = run_kvm(backend, to);
+  auto verdict = run_kvm(backend, start, to);
   breakpoints_->set_walk({});
   VMM_TRY(timer_->disarm());
   if (!verdict || verdict->difference || verdict->unclear) return verdict;
@@ -112,7 +119,8 @@ Result<LockstepRuns::Verdict> LockstepRuns::try_to(VcpuBackend& backend, const S
   return verdict;
 }
 
-Result<LockstepRuns::Verdict> LockstepRuns::run_kvm(VcpuBackend& backend, const Place& to) {
+// A KVM that is kicked again and again before its first instruction shows nothing: a busy host gave it no time.
+Result<LockstepRuns::Verdict> LockstepRuns::run_kvm(VcpuBackend& backend, const Start& start, const Place& to) {
   Verdict verdict;
   unsigned kicks = 0;
   VMM_TRY(breakpoints_->apply());
@@ -129,8 +137,11 @@ Result<LockstepRuns::Verdict> LockstepRuns::run_kvm(VcpuBackend& backend, const 
       return Verdict{.difference = {}, .exit = exit, .unclear = true};
     } else if (std::holds_alternative<Interrupted>(exit) && ++kicks < max_kicks) {
       verdict.exit.emplace(exit);
-    } else if (debug == nullptr || std::holds_alternative<Interrupted>(exit)) {
-      return Verdict{.difference = Difference{"RIP where KVM comes to a stop", to.rip, regs.rip}, .exit = exit};
+    } else if (std::holds_alternative<Interrupted>(exit) && std::memcmp(&regs, &start.regs, sizeof regs) == 0) {
+      return Verdict{.difference = {}, .exit = exit, .unclear = true};
+    } else if (debug == nullptr) {
+      const std::string what = fmt::format("RIP where KVM comes to a stop by {}", describe_stop(exit, kicks));
+      return Verdict{.difference = Difference{what, to.rip, regs.rip}, .exit = exit};
     }
   }
   return verdict;

@@ -103,7 +103,7 @@ class LockstepRuns {
   Place scout(const VcpuBackend& backend, const Start& start);
   void run_engine(const Start& start, const Place& to);
   Result<Verdict> try_to(VcpuBackend& backend, const Start& start, const Place& to);
-  Result<Verdict> run_kvm(VcpuBackend& backend, const Place& to);
+  Result<Verdict> run_kvm(VcpuBackend& backend, const Start& start, const Place& to);
   Result<std::optional<Difference>> compare(VcpuBackend& backend, const Place& to);
   Result<void> restore(VcpuBackend& backend, const Start& start);
   Result<std::string> explain(VcpuBackend& backend, Start start, const Place& end, const Difference& difference);

@@ -255,6 +255,20 @@ TEST_F(Lockstep, KvmThatNeverGetsThereIsADifference) {
   expect_difference("at RIP 0x400020, lea rax, [rax+0x01] (488d4001): RIP where KVM comes to a stop");
 }
 
+TEST_F(Lockstep, KvmThatDoesNotBeginIsNotCompared) {
+  bool is_stuck = true;
+  cpu.on_entered = [&] {
+    if (is_stuck) cpu.kick();
+  };
+  add_many(40, lea_rax, [](unsigned) { return increment(); });
+  ASSERT_TRUE(run());
+  EXPECT_EQ(statistic("pmu.lockstep.compared"), 0U);
+  EXPECT_EQ(statistic("pmu.lockstep.unclear"), 40U);
+  is_stuck = false;
+  ASSERT_TRUE(run());
+  EXPECT_EQ(statistic("pmu.lockstep.compared"), 40U);
+}
+
 // Between two windows the guest runs without comparison.
 TEST_F(Lockstep, WindowsEndAndComeAgain) {
   add(set_carry, [](FakeBackend& p) {
