@@ -21,6 +21,7 @@ constexpr std::array<std::uint8_t, max_port_sets> eight_port_sets{
 
 constexpr Microarchitecture make_haswell() {
   return {.rows = RowSet::haswell,
+          .is_compared = true,
           .reorder_buffer = 192,
           .scheduler = 60,
           .load_buffer = 72,
@@ -57,6 +58,7 @@ constexpr Microarchitecture make_ivy_bridge() {
 constexpr Microarchitecture make_sandy_bridge() {
   Microarchitecture m = make_ivy_bridge();
   m.rows = RowSet::sandy_bridge;
+  m.is_compared = false;
   m.eliminates_moves = false;
   m.locked = 23;
   return m;
@@ -65,6 +67,7 @@ constexpr Microarchitecture make_sandy_bridge() {
 constexpr Microarchitecture make_broadwell() {
   Microarchitecture m = make_haswell();
   m.rows = RowSet::broadwell;
+  m.is_compared = false;
   return m;
 }
 

@@ -20,6 +20,7 @@ struct ExecDirectory {
 struct ExecArguments : MachineOptions {
   ExecArguments() {
     memory = "1G";
+    time = "auto";
     counts_one_command = true;
   }
   const char* name{"vpmu exec"};  ///< Before each line of ours on standard error.

@@ -240,6 +240,7 @@ Result<int> profile(const ProfileArguments& arguments) {
                 .model = arguments.machine.model,
                 .accel = guest.accel,
                 .source = guest.source,
+                .time = std::string{name_of(guest.time)},
                 .kernel = guest.kernel,
                 .command = arguments.command,
                 .exit_code = code};

@@ -5,10 +5,16 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <utility>
+
 #include "command_line.hpp"
 #include "jail/identity.hpp"
+#include "model/model.hpp"
 #include "passthrough/pass_through.hpp"
 #include "pmu/registry.hpp"
+#include "timing/core_timer.hpp"
+#include "vpmu/generation.hpp"
 
 namespace vmm::tool {
 namespace {
@@ -51,13 +57,29 @@ Log Messages::log(bool verbose) {
 
 namespace {
 
+constexpr std::array time_names{std::pair{"instructions", TimeModel::instructions},
+                                std::pair{"pipeline", TimeModel::pipeline}};
+
 Result<TimeModel> parse_time(std::string_view name) {
-  if (name == "instructions") return TimeModel::instructions;
-  if (name == "pipeline") return TimeModel::pipeline;
-  return usage_error(fmt::format("unknown time \"{}\"", name), "give instructions or pipeline with --time");
+  for (const auto& [known, time] : time_names)
+    if (known == name) return time;
+  return usage_error(fmt::format("unknown time \"{}\"", name), "give auto, instructions or pipeline with --time");
+}
+
+/// Whether `auto` is the pipeline's time: it says what a CPU would, where that was compared with one.
+bool has_compared_time(const MachineConfig& machine) {
+  const MachineModel* const model = find_machine_model(machine.model);
+  return machine.source == "exact" && machine.restore.empty() && model != nullptr &&
+         vpmu::timing::microarchitecture_of(vpmu::describe(model->generation).name).is_compared;
 }
 
 }  // namespace
+
+std::string_view name_of(TimeModel time) {
+  for (const auto& [name, known] : time_names)
+    if (known == time) return name;
+  return {};
+}
 
 std::vector<std::string> source_choices() {
   std::vector<std::string> names{"auto"};
@@ -85,11 +107,12 @@ void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>
       .shows_default()
       .suggests(source_choices());
   command
-      .add_option("--time", options->time,
-                  "with source exact, how long instructions take: instructions, a cycle each; pipeline, by a model of "
-                  "the core. A restored machine goes on as it was saved")
+      .add_option(
+          "--time", options->time,
+          "with source exact, how long instructions take: instructions, a cycle each; pipeline, by a model of "
+          "the core, slower; auto, pipeline where its error is known. A restored machine goes on as it was saved")
       .shows_default()
-      .suggests({"instructions", "pipeline"});
+      .suggests({"auto", "instructions", "pipeline"});
   command
       .add_option("--events", options->events,
                   "with source kvm, what the guest may count: all, architectural, standard, or a file")
@@ -111,13 +134,21 @@ void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>
 Result<Chosen> choose_automatic(MachineOptions& options) {
   VMM_TRY(apply(options.policies, options.machine));
   VMM_ASSIGN(options.machine.events, read_event_policy(options.events));
-  VMM_ASSIGN(options.machine.source_options.time, parse_time(options.time));
+  if (options.time != "auto") {
+    VMM_ASSIGN(options.machine.source_options.time, parse_time(options.time));
+  }
   if (options.schedule) {
     VMM_ASSIGN(options.machine.schedule, parse_schedule(*options.schedule));
   }
   VMM_ASSIGN(options.machine.accel, parse_accel(options.accel));
-  return choose_automatic(options.machine,
-                          {.choose_source = [&](bool on_kvm) { return choose_source_for(options, on_kvm); }});
+  VMM_ASSIGN(Chosen chosen, choose_automatic(options.machine, {.choose_source = [&](bool on_kvm) {
+                                               return choose_source_for(options, on_kvm);
+                                             }}));
+  if (options.time == "auto" && has_compared_time(options.machine)) {
+    options.machine.source_options.time = TimeModel::pipeline;
+    chosen.time = "pipeline: cycles by a model of the core; --time instructions is faster, a cycle each";
+  }
+  return chosen;
 }
 
 Result<std::optional<OutputFile>> open_output(const std::string& path, const std::string& what,

@@ -25,7 +25,7 @@ struct MachineOptions {
   std::string memory{"256M"};
   std::string accel{"auto"};
   std::string events{"all"};
-  std::string time{"instructions"};
+  std::string time{"instructions"};  ///< Or "pipeline", or "auto".
   std::optional<std::string> schedule;
   std::string stats;
   double timeout{};
@@ -37,6 +37,9 @@ struct MachineOptions {
 
 /// What --source takes: auto, the sources that count, and KVM's own PMU.
 std::vector<std::string> source_choices();
+
+/// As --time has it.
+std::string_view name_of(TimeModel time);
 
 /// Adds the shared options, except those whose values come from a libvirt domain or a snapshot.
 void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>& options);

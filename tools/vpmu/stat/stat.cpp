@@ -64,7 +64,7 @@ StatDocument describe_run(const StatArguments& arguments, const GuestPerfRun& ru
                       .accel = run.accel,
                       .source = run.source,
                       .kernel = run.kernel,
-                      .time = arguments.time,
+                      .time = std::string{name_of(run.time)},
                       .memory_bytes = run.memory_bytes,
                       .environment = checksum_of_environment(arguments),
                       .command = arguments.command};

@@ -44,6 +44,7 @@ std::vector<std::string> Chosen::lines() const {
   std::vector<std::string> all;
   if (!accel.empty()) all.push_back(accel);
   if (!source.empty()) all.push_back("source " + source);
+  if (!time.empty()) all.push_back("time " + time);
   return all;
 }
 

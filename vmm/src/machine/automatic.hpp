@@ -24,6 +24,7 @@ struct HostQuestions {
 struct Chosen {
   std::string accel;       ///< "processors by KVM", or by the engine and why not by KVM.
   std::string source;      ///< "clock, ...": its name, and why not another.
+  std::string time;        ///< "pipeline: ...".
   bool passes_over_kvm{};  ///< There is a KVM, and the engine was chosen: the user should know, as guests get slower.
   /// The lines that are not empty.
   [[nodiscard]] std::vector<std::string> lines() const;

@@ -63,7 +63,7 @@ function header() {
   const run = data.run;
   const facts = [
     ["Model", run.model], ["Guest's kernel", run.kernel], ["Run by", run.accel === "soft" ? "the instruction engine, without KVM" : "KVM"],
-    ["Source", run.source], ["Exit code", run.exit_code], ["vpmu", run.vpmu],
+    ["Source", run.source], ["Time", run.time], ["Exit code", run.exit_code], ["vpmu", run.vpmu],
   ];
   const list = make("dl", { class: "facts" });
   for (const [term, value] of facts) list.append(make("div", {}, make("dt", {}, term), make("dd", {}, String(value))));
