@@ -1,6 +1,7 @@
 #include "timing/core_timer.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <type_traits>
 #include <utility>
 
@@ -21,7 +22,7 @@ Missed missed(HitLevel level) {
 }
 
 TimedAccess timed(const uarch::ClockedAccess& access) {
-  return {.physical = access.linear,
+  return {.physical = access.physical,
           .bytes = std::max<std::uint16_t>(access.bytes, 1),
           .late = access.late,
           .missed = missed(access.level)};
@@ -98,15 +99,20 @@ constexpr unsigned generation_at = 32;
 
 }  // namespace
 
+std::uint64_t CoreTimer::next_generation() {
+  static std::atomic<std::uint32_t> last;
+  return ++last;
+}
+
 void CoreTimer::keep_note(const SeenBlock& block) {
   // Blocks are not known to be gone: when there are so many, those are forgotten that were not seen since there were.
   if (note_bytes_ >= BlockStore::max_bytes) {
     older_notes_ = std::exchange(notes_, {});
     older_note_bytes_ = std::exchange(note_bytes_, 0);
-    ++generation_;
+    older_generation_ = std::exchange(generation_, next_generation());
   }
   std::shared_ptr<const Note> note;
-  if (block.note >> generation_at == generation_ - 1 && generation_ != 1)
+  if (older_generation_ != 0 && block.note >> generation_at == older_generation_)
     note = std::move(older_notes_[static_cast<std::uint32_t>(block.note)]);
   if (note == nullptr) note = make_note(block);
   block.note = generation_ << generation_at | notes_.size();
@@ -215,7 +221,7 @@ void CoreTimer::access(bool store, const uarch::ClockedAccess& access, std::uint
     // The store of an instruction that has loaded from there hits the L1.
     const bool has_loaded =
         store && std::any_of(of.loads.begin(), of.loads.begin() + of.load_count,
-                             [&](const auto& l) { return l.physical == access.linear && l.bytes == access.bytes; });
+                             [&](const auto& l) { return l.physical == access.physical && l.bytes == access.bytes; });
     these[count++] = has_loaded ? without_wait(timed(access)) : timed(access);
   } else {
     of.more.add(access.bytes, access.late);

@@ -119,6 +119,8 @@ class CoreTimer final : public uarch::CoreClock {
     std::uint8_t load_count{}, store_count{};
     More more;
   };
+  /// One that no other timer has had: a block may have been noted by another.
+  static std::uint64_t next_generation();
   std::shared_ptr<const Note> make_note(const SeenBlock& block);
   void keep_note(const SeenBlock& block);
   const std::shared_ptr<const Note>& note_of(const SeenBlock& block);
@@ -143,7 +145,7 @@ class CoreTimer final : public uarch::CoreClock {
   /// SeenBlock::note: a generation, and an index in those of it.
   std::vector<std::shared_ptr<const Note>> notes_, older_notes_;
   std::size_t note_bytes_{}, older_note_bytes_{};
-  std::uint64_t generation_{1};
+  std::uint64_t generation_{next_generation()}, older_generation_{};
   std::shared_ptr<const Note> current_;  ///< The block that began last, of which `taken_` instructions have retired.
   std::vector<SeenCode> lines_;          ///< Its own.
   std::size_t taken_{};

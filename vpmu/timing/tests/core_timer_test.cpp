@@ -230,6 +230,21 @@ TEST(CoreTimer, WhatItKeepsOfCodeIsBounded) {
   ASSERT_EQ(timer.parts_of(blocks.front()).size(), 1U);
 }
 
+// Blocks outlive their observer.
+TEST(CoreTimer, ABlockThatAnotherHasSeenIsNew) {
+  const auto code = X86("add %eax, (%rcx)\n");
+  SeenBlock block{.rip = 0x1000, .instructions = 1, .code = std::as_bytes(std::span{code})};
+  const std::vector<SeenBlock> more(3, block);
+  {
+    CoreTimer first{skylake};
+    for (const SeenBlock& one : more) ASSERT_EQ(first.parts_of(one).size(), 1U);
+    ASSERT_EQ(first.parts_of(block).size(), 1U);
+  }
+  CoreTimer second{skylake};
+  EXPECT_EQ(second.parts_of(block).size(), 1U);
+  EXPECT_GT(second.kept_bytes(), 0U);
+}
+
 // What told() leaves out is always 0, and of the rest programs have something, but for what needs blocks made for it,
 // as tests of Pipeline have them: these programs do not divide, nor fill the scheduler.
 TEST(CoreTimer, SaysWhatItTells) {
