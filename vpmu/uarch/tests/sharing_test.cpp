@@ -8,6 +8,7 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <span>
 
 #include "uarch/processor_model.hpp"
 
@@ -240,6 +241,34 @@ TEST_F(Threads, HaveHalfOfTheTlbForCode) {
   Hierarchy alone{profile};
   for (std::uint64_t n = 0; n <= profile.itlb.small.ways; ++n) alone.fetch(n * stride, n * stride, PageSize::small);
   EXPECT_EQ(alone.fetch(0, 0, PageSize::small).tlb, TlbResult::hit);
+}
+
+/// Three cycles for each instruction, told when it is asked.
+class SlowClock final : public CoreClock {
+ public:
+  void fetch_by(CodeFetcher& /*fetcher*/) override {}
+  std::span<const CodePart> parts_of(const SeenBlock& /*block*/) override { return {}; }
+  void retire(const SeenBlock& /*block*/, std::size_t /*number*/, std::span<const ClockedAccess> /*accesses*/,
+              const CodeArrival& /*arrival*/) override {}
+  void begin(const SeenBlock& /*block*/, std::uint64_t /*now*/, std::size_t /*first*/) override {}
+  void reach(std::uint64_t /*now*/) override {}
+  void access(bool /*store*/, const ClockedAccess& /*access*/, std::uint64_t /*now*/) override {}
+  void retire_to(std::uint64_t /*now*/) override {}
+  [[nodiscard]] std::uint64_t at_part() const override { return told_; }
+  std::uint64_t cycles(std::uint64_t now) override { return told_ = 3 * now; }
+  void visit_state(const StateVisitor& /*visit*/, std::uint64_t /*now*/) override {}
+
+ private:
+  std::uint64_t told_{};
+};
+
+// The other thread goes on from there, whether the core is saved in between or not.
+TEST_F(Threads, GoOnWhenTheOthersCyclesHavePassed) {
+  SlowClock clock;
+  ProcessorModel model{core, 0};
+  model.keep_time(clock);
+  EXPECT_EQ(model.cycles(100), 300U);
+  EXPECT_EQ(core.cycles(), 300U);
 }
 
 }  // namespace
