@@ -290,20 +290,21 @@ inline void Pipeline::count_late(const TimedAccess& at, Tick from, Tick until) {
   }
 }
 
-inline void Pipeline::remember(const TimedAccess& store, Tick data) {
+/// A store that has its data then, and does not retire before `retired`.
+inline void Pipeline::remember(const TimedAccess& store, Tick data, Tick retired) {
   for (std::uint64_t place = store.physical / store_bytes, left = places(store); left != 0; ++place, --left) {
     const std::size_t at = place % max_stores;
     if (is_peeking_) overwritten_.push_back({.at = at, .store = stores_[at]});
-    stores_[at] = {
-        .physical = store.physical, .data = data, .retired = std::max(clocks_.retired, data), .bytes = store.bytes};
+    stores_[at] = {.physical = store.physical, .data = data, .retired = std::max(retired, data), .bytes = store.bytes};
   }
 }
 
-/// An access whose row is ready at `when`. Returns when a load has its data, if that is later than from the L1.
-inline Tick Pipeline::access(const TimedBlock::Access& access, const TimedAccess& at, Tick when) {
+/// An access whose row is ready at `when`; those before it let it retire at `in_order`. Returns when a load has its
+/// data, if that is later than from the L1.
+inline Tick Pipeline::access(const TimedBlock::Access& access, const TimedAccess& at, Tick when, Tick in_order) {
   if (access.is_store) {
     if (!is_peeking_) late_stores_ = std::max(late_stores_, at.late * cycle);
-    remember(at, when);
+    remember(at, when, in_order);
     return never;
   }
   Clocks& c = clocks_;
@@ -370,10 +371,12 @@ inline Tick Pipeline::flow(const TimedBlock& block, std::span<const TimedAccess>
   const Ticks4* const loads = matrix + (TimedBlock::first_input + inputs.size()) * vectors;
   const auto row = [&rows](std::size_t at) { return rows[at / TimedBlock::lanes][at % TimedBlock::lanes]; };
   std::size_t next = results.size();
+  Tick in_order = clocks_.retired;
   const TimedAccess* at = accesses.data();
   for (const TimedBlock::Access& one : block.accesses()) {
-    const Tick data = access(one, *at++, row(next++));
+    const Tick data = access(one, *at++, row(next++), in_order);
     if (data == never) continue;
+    in_order = std::max(in_order, data);
     raise(rows.data(), loads + one.load * vectors, vectors, data);
     waiting.consider(waits[inputs.size() + one.load], data);
   }

@@ -152,9 +152,9 @@ class Pipeline {
   class Latest;
   void wait(const TimedBlock& block, Tick dispatched, const Latest& latest);
   Tick flow(const TimedBlock& block, std::span<const TimedAccess> accesses, Tick dispatched, Tick decoded);
-  Tick access(const TimedBlock::Access& access, const TimedAccess& at, Tick when);
+  Tick access(const TimedBlock::Access& access, const TimedAccess& at, Tick when, Tick in_order);
   [[nodiscard]] Tick after_stores(const TimedBlock::Access& access, const TimedAccess& at, Tick when);
-  void remember(const TimedAccess& store, Tick data);
+  void remember(const TimedAccess& store, Tick data, Tick retired);
   void drain(const TimedBlock& block);
   Tick take_ports(const TimedBlock& block, Tick dispatched);
   template <class Change>

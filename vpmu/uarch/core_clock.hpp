@@ -10,7 +10,7 @@ namespace vpmu::uarch {
 
 /// What an access came to.
 struct ClockedAccess {
-  std::uint64_t linear{};
+  std::uint64_t physical{};
   std::uint16_t bytes{};
   std::uint16_t late{};  ///< Cycles by which a load's data come later than from the L1.
   HitLevel level{};      ///< Where they come from.

@@ -158,10 +158,10 @@ std::uint64_t ProcessorModel::cycles(std::uint64_t now) {
   return cycles;
 }
 
-inline ClockedAccess ProcessorModel::clocked(std::uint64_t linear, std::uint16_t bytes,
+inline ClockedAccess ProcessorModel::clocked(std::uint64_t physical, std::uint16_t bytes,
                                              const DataResult& result) const {
   const auto late = static_cast<std::uint16_t>(result.latency - hierarchy_.profile().latency.l1);
-  return {.linear = linear, .bytes = bytes, .late = late, .level = result.level};
+  return {.physical = physical, .bytes = bytes, .late = late, .level = result.level};
 }
 
 void ProcessorModel::begun(const SeenBlock& block, std::uint64_t now) {
@@ -183,7 +183,7 @@ void ProcessorModel::accessed(const SeenAccess& a, std::uint64_t now) {
   const DataAccess access = data_access(a);
   if (a.prefetch != Prefetch::none) return prefetched(a, access);
   const Result result = a.store ? hierarchy_.store(access) : hierarchy_.load(access);
-  if (clock_ != nullptr && !a.second_half) clock_->access(a.store, clocked(a.linear, a.bytes, result), now);
+  if (clock_ != nullptr && !a.second_half) clock_->access(a.store, clocked(a.physical, a.bytes, result), now);
   came_to(a, result);
 }
 
@@ -383,7 +383,7 @@ inline void ProcessorModel::saw_part(const SeenBlocks& all, const SeenBlock& blo
   ClockedAccess* to = clocked_.data();
   for (std::size_t n = part.first_access; n < std::size_t{part.first_access} + part.accesses; ++n) {
     const BlockAccess& a = block.accesses[n];
-    *to++ = clocked(addresses[n], a.bytes, saw_quick_access(all, a, addresses[n]));
+    *to++ = clocked(all.physical(addresses[n]), a.bytes, saw_quick_access(all, a, addresses[n]));
   }
   clock_->retire(block, number, {clocked_.data(), to}, arrival);
 }
@@ -398,7 +398,7 @@ void ProcessorModel::saw_in_pieces(const SeenBlocks& all, const SeenBlock& block
     const std::uint64_t now = all.now + a.instruction;
     clock_->reach(now);
     pass_to(now);
-    const ClockedAccess access = clocked(addresses[n], a.bytes, saw_quick_access(all, a, addresses[n]));
+    const ClockedAccess access = clocked(all.physical(addresses[n]), a.bytes, saw_quick_access(all, a, addresses[n]));
     if (a.both || !a.is(Seen::store)) clock_->access(false, access, now);
     if (a.both || a.is(Seen::store)) clock_->access(true, access, now);
   }

@@ -139,7 +139,7 @@ class ProcessorModel final : public Observer, private CodeFetcher {
   CodeArrival arrive(std::uint64_t rip, const SeenCode& line) override;
   DataResult saw_quick_access(const SeenBlocks& all, const BlockAccess& a, std::uint64_t at);
   std::uint16_t fetch(const SeenCode& code);
-  [[nodiscard]] ClockedAccess clocked(std::uint64_t linear, std::uint16_t bytes, const DataResult& result) const;
+  [[nodiscard]] ClockedAccess clocked(std::uint64_t physical, std::uint16_t bytes, const DataResult& result) const;
   /// The block that begins now comes after this branch.
   void expect_after(const SeenBranch& branch, bool mispredicted) {
     front_.is_after_branch = 1;

@@ -7,22 +7,26 @@
 #include "exec/engine.hpp"
 #include "exec/state/vector_state.hpp"
 #include "memory/host_code.hpp"
-#include "timing/pipeline.hpp"
+#include "timing/core_timer.hpp"
+#include "uarch/processor_model.hpp"
 #include "vpmu/observer.hpp"
 #include "vpmu/x86.hpp"
 
 namespace vpmu::silicon {
 namespace {
 
-// Copies. Those that are measured begin equally often at each place of 16 bytes.
-constexpr unsigned warm_up = 100, measured = 112;
+constexpr std::uint64_t max_copies = 112, max_warm_up = 100;
 constexpr std::uint64_t fill = 0x12345600;   // of registers and memory
 constexpr std::uint64_t stack = 0x12345A00;  // RSP is apart from what the others point to
-constexpr std::size_t code_alignment = 16;   // blocks differ by where they begin in so many bytes
-constexpr std::uint64_t max_instructions = 1'000'000;
+constexpr unsigned max_turns = 1'000'000;
+// BHive ran each copy once, so no copy is in the micro-op cache: the code behind them takes each place of it twice
+// over.
+constexpr std::size_t max_code = 12 << 10, sweep_bytes = 16 << 10;
+constexpr std::array no_operation{std::byte{0x66}, std::byte{0x90}};
 
 // Guest-physical pages.
-constexpr std::uint64_t data_page = 0, data_tables = 1, code_tables = 4, root = 7, first_code_page = 8, code_pages = 64;
+constexpr std::uint64_t data_page = 0, data_tables = 1, code_tables = 4, root = 7, first_code_page = 8;
+constexpr std::uint64_t code_pages = (max_code + sweep_bytes) / page_size + 1;
 constexpr std::uint64_t pages = first_code_page + code_pages;
 // The code's part of the address space has a root entry to itself.
 constexpr std::uint64_t code_root_entry = 64, code_at = code_root_entry << 39;
@@ -59,38 +63,6 @@ class Vectors final : public exec::NoPlatform {
   exec::VectorState state;
 };
 
-/// Keeps accesses as a TimedBlock has them: of each instruction as many loads, and then stores, as it is timed with.
-class Accesses final : public Observer {
- public:
-  void fetched(const SeenCode&) override {}
-  void accessed(const SeenAccess& access, std::uint64_t) override {
-    (access.store ? stores_ : loads_).push_back({.physical = access.physical, .bytes = access.bytes});
-  }
-  void retired(bool, bool) override {}
-  void branched(const SeenBranch&) override {}
-  void abandoned() override {}
-  void flushed_line(const SeenFlush&) override {}
-  void flushed() override {}
-
-  void clear() { all_.clear(); }
-  /// The instruction has retired.
-  void end(const timing::TimedInstruction& instruction) {
-    take(loads_, instruction.loads);
-    take(stores_, instruction.stores);
-  }
-  [[nodiscard]] std::span<const timing::TimedAccess> all() const { return all_; }
-
- private:
-  /// An access that was not made is one of somewhere else.
-  void take(std::vector<timing::TimedAccess>& from, std::size_t count) {
-    from.resize(count, {.physical = pages * page_size, .bytes = 1});
-    all_.insert(all_.end(), from.begin(), from.end());
-    from.clear();
-  }
-
-  std::vector<timing::TimedAccess> loads_, stores_, all_;
-};
-
 }  // namespace
 
 class BlockGuest::Machine {
@@ -104,32 +76,30 @@ class BlockGuest::Machine {
       link(code_tables, entry, entry < code_pages ? first_code_page + entry : data_page);
     link_all(root, data_tables + 2);
     link(root, code_root_entry, code_tables + 2);
-    engine_.observe(&accesses_);
   }
 
-  std::optional<BlockTime> run(std::span<const std::byte> block, const timing::Microarchitecture& on) {
+  std::optional<BlockTime> run(std::span<const std::byte> block, const timing::Microarchitecture& on,
+                               const uarch::Profile& profile) {
     const auto instructions = timing::timed_block(block, on);
-    if (!instructions || block.empty() || block.size() * (warm_up + measured) > code_pages * page_size)
-      return std::nullopt;
-    begin(block);
-    timing::Pipeline pipeline{on};
-    std::array<std::vector<timing::TimedBlockPtr>, code_alignment> made;
-    timing::Time warm{};
-    for (unsigned copy = 0; copy < warm_up + measured; ++copy) {
-      if (copy == warm_up) warm = pipeline.now();
-      const std::uint64_t rip = code_at + copy * block.size();
-      auto& parts = made.at(rip % code_alignment);
-      if (parts.empty()) parts = timing::make_blocks(*instructions, rip, on);
-      std::size_t next = 0;
-      for (const timing::TimedBlockPtr& part : parts) {
-        accesses_.clear();
-        for (unsigned i = 0; i < part->instructions; ++i)
-          if (!step((*instructions)[next++])) return std::nullopt;
-        pipeline.retire(*part, accesses_.all());
-      }
+    if (!instructions || block.empty() || block.size() > max_code) return std::nullopt;
+    uarch::ProcessorModel model{profile};
+    timing::CoreTimer timer{on};
+    model.keep_time(timer);
+    engine_.observe(&model);
+    std::optional<BlockTime> time;
+    const std::uint64_t copies = copies_of(block.size()), before = std::min(copies, max_warm_up);
+    std::uint64_t warm{};
+    const auto run = [&](std::uint64_t more) { return run_on(more * instructions->size()); };
+    const auto cycles = [&] { return model.cycles(engine_.observed()); };
+    // The first time all lines of code and data, and their pages, come into the caches.
+    if (begin(block, copies + before) && run(copies + before) && begin(block, copies + before) && run(before)) {
+      warm = cycles();
+      if (run(copies))
+        time = {.cycles = static_cast<double>(cycles() - warm) / static_cast<double>(copies),
+                .all_have_rows = std::ranges::all_of(*instructions, &timing::TimedInstruction::has_row)};
     }
-    return BlockTime{.cycles = static_cast<double>(pipeline.now() - warm) / timing::cycle / measured,
-                     .all_have_rows = std::ranges::all_of(*instructions, &timing::TimedInstruction::has_row)};
+    engine_.observe(nullptr);
+    return time;
   }
 
  private:
@@ -142,17 +112,35 @@ class BlockGuest::Machine {
     for (std::uint64_t entry = 0; entry < 512; ++entry) link(table, entry, to);
   }
 
-  void begin(std::span<const std::byte> block) {
+  /// So many that all of them, and what sweep() runs, fit the L1I. They begin equally often at each place of 16 bytes,
+  /// if they are short enough.
+  static std::uint64_t copies_of(std::uint64_t bytes) {
+    constexpr std::uint64_t alignment = 16;
+    const std::uint64_t fit = std::min(max_copies, std::max<std::uint64_t>(1, max_code / bytes / 2));
+    return fit >= alignment ? fit / alignment * alignment : fit;
+  }
+
+  /// Has so many copies of the block ready to run, none of which is in the decoded micro-op cache. False: the engine
+  /// does not run.
+  bool begin(std::span<const std::byte> block, std::uint64_t copies) {
+    std::byte* const code = ram_.page(GuestPhysical{first_code_page * page_size});
+    for (std::size_t at = 0; at < sweep_bytes; at += no_operation.size())
+      std::ranges::copy(no_operation, code + max_code + at);
+    for (std::uint64_t copy = 0; copy < copies; ++copy) std::ranges::copy(block, code + copy * block.size());
+    engine_.load(begin_at(code_at + max_code));
+    if (!run_on(sweep_bytes / no_operation.size())) return false;
     for (std::size_t at = 0; at < page_size; at += sizeof fill)
       std::memcpy(ram_.page(GuestPhysical{data_page}) + at, &fill, sizeof fill);
-    std::byte* const code = ram_.page(GuestPhysical{first_code_page * page_size});
-    for (unsigned copy = 0; copy < warm_up + measured; ++copy)
-      std::memcpy(code + copy * block.size(), block.data(), block.size());
+    engine_.load(begin_at(code_at));
+    return true;
+  }
+
+  exec::CpuState begin_at(std::uint64_t rip) {
     exec::CpuState state;
     state.mode = exec::CodeMode::bits64;
     state.gpr.fill(fill);
     state.gpr[exec::rsp] = stack;
-    state.rip = code_at;
+    state.rip = rip;
     state.rflags = 2;
     state.cpl = 3;
     state.paging = {.cr0 = x86::cr0::PG::mask | x86::cr0::WP::mask | x86::cr0::PE::mask,
@@ -163,18 +151,16 @@ class BlockGuest::Machine {
                     .alignment_check = false};
     platform_.state = {};
     platform_.state.xcr0 = 7;
-    engine_.load(state);
+    return state;
   }
 
-  /// One instruction; false if it did not retire.
-  bool step(const timing::TimedInstruction& instruction) {
-    const std::uint64_t before = engine_.passed().instructions;
-    for (std::uint64_t part = 0; part < max_instructions; ++part) {
-      const exec::Stop stop = engine_.run(1);
-      if (engine_.passed().instructions != before) {
-        accesses_.end(instruction);
-        return true;
-      }
+  /// So many instructions; false if not all of them retired.
+  bool run_on(std::uint64_t instructions) {
+    const std::uint64_t end = engine_.passed().instructions + instructions;
+    for (unsigned turn = 0; turn < max_turns; ++turn) {
+      const std::uint64_t left = end - engine_.passed().instructions;
+      if (left == 0) return true;
+      const exec::Stop stop = engine_.run(left);
       if (stop != exec::Stop::budget && stop != exec::Stop::again) return false;
     }
     return false;
@@ -184,14 +170,14 @@ class BlockGuest::Machine {
   Vectors platform_;
   vmm::MappedHostCode code_;
   exec::Engine engine_;
-  Accesses accesses_;
 };
 
 BlockGuest::BlockGuest() : machine_{std::make_unique<Machine>()} {}
 BlockGuest::~BlockGuest() = default;
 
-std::optional<BlockTime> BlockGuest::run(std::span<const std::byte> block, const timing::Microarchitecture& on) {
-  return machine_->run(block, on);
+std::optional<BlockTime> BlockGuest::run(std::span<const std::byte> block, const timing::Microarchitecture& on,
+                                         const uarch::Profile& profile) {
+  return machine_->run(block, on, profile);
 }
 
 }  // namespace vpmu::silicon

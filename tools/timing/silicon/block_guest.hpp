@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "timing/microarchitecture.hpp"
+#include "uarch/profiles.hpp"
 
 namespace vpmu::silicon {
 
@@ -17,7 +18,8 @@ struct BlockTime {
 };
 
 /// Runs blocks of 64-bit code in the engine as BHive's harness ran them on CPUs: many copies one after the other, with
-/// registers and memory full of one value, and each page of the address space the same page of RAM.
+/// registers and memory full of one value, and each page of the address space the same page of RAM. The cycles are
+/// those that a guest's counter would show.
 class BlockGuest {
  public:
   BlockGuest();
@@ -28,7 +30,8 @@ class BlockGuest {
   ~BlockGuest();
 
   /// Empty: an instruction of it does not run here.
-  std::optional<BlockTime> run(std::span<const std::byte> block, const timing::Microarchitecture& on);
+  std::optional<BlockTime> run(std::span<const std::byte> block, const timing::Microarchitecture& on,
+                               const uarch::Profile& profile);
 
  private:
   class Machine;

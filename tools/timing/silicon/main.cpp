@@ -103,10 +103,12 @@ Errors errors_of(const std::vector<Sample>& samples_by_error) {
 /// Those of the file that run, with the smallest error first.
 std::vector<Sample> predict(std::istream& file, const Model& model) {
   vpmu::silicon::BlockGuest guest;
+  const vpmu::uarch::Profile* const profile = vpmu::uarch::find_profile(model.name);
+  if (profile == nullptr) throw std::runtime_error{fmt::format("{} has no model of its caches", model.name)};
   std::vector<Sample> samples;
   unsigned not_run{}, without_rows{};
   for (Sample& sample : read_samples(file)) {
-    const auto time = guest.run(bytes_of(sample.code), *model.core);
+    const auto time = guest.run(bytes_of(sample.code), *model.core, *profile);
     if (!time) {
       ++not_run;
       fmt::print("{} did not run\n", sample.code);

@@ -232,12 +232,15 @@ struct SeenBlocks {
   std::uint64_t line{};                          ///< The last line that was fetched.
   SeenBranch branch{};  ///< The last branch, if its target is not known yet; else of kind none.
 
+  /// Where the linear address `at` is, which is one of those of an access.
+  [[nodiscard]] std::uint64_t physical(std::uint64_t at) const {
+    return pages[tlb_place(at)].physical + at % page_size;
+  }
   /// The access `a` at linear address `at`, with its translation.
   [[nodiscard]] SeenAccess access(const BlockAccess& a, std::uint64_t at) const {
-    const SeenPage& page = pages[tlb_place(at)];
     return {.linear = at,
-            .physical = page.physical + at % page_size,
-            .page_bytes = page.page_bytes,
+            .physical = physical(at),
+            .page_bytes = pages[tlb_place(at)].page_bytes,
             .bytes = a.bytes,
             .store = a.is(Seen::store)};
   }

@@ -53,6 +53,18 @@ TEST(Pipeline, IdiomsTakeOnlyIssueWidth) {
   EXPECT_CYCLES(1, X86("add %rax, %rbx; mov %rbx, %rax")) << "the move has no latency";
 }
 
+// Retirement is in order: a store that follows a load that waits for another store goes to the L1 behind that, however
+// the code is cut into blocks. 248966, store forwarding.
+TEST(Pipeline, StoresRetireBehindTheLoadsBeforeThem) {
+  const std::vector<TimedAccess> once{at(2, 1), at(2, 1), at(0)};
+  std::vector<TimedAccess> four_times;
+  for (unsigned n = 0; n < 4; ++n) four_times.insert(four_times.end(), once.begin(), once.end());
+  const double alone = cycles(X86("orb $1, 2(%rbx); mov (%rbx), %rcx"), ivy_bridge, once);
+  EXPECT_GE(alone, ivy_bridge.blocked_load);
+  EXPECT_NEAR(cycles(X86(".rept 4; orb $1, 2(%rbx); mov (%rbx), %rcx; .endr"), ivy_bridge, four_times), 4 * alone,
+              2 * alone);
+}
+
 // 248966, legacy decode pipeline: three cycles for a prefix that changes the length; sixteen bytes of code a cycle, and
 // at most five instructions of them; one decoder for what is not simple.
 TEST(Pipeline, TheFrontEndLimits) {
