@@ -228,10 +228,10 @@ void add_run(Command& app, int& exit_code) {
       .takes_file();
   run.add_option("--control", arguments->session.control_path, "serve a control socket here, for `vpmu ctl`")
       .takes_file();
-  const Argument after =
-      run.add_option("--after", arguments->after,
-                     "with soft: stop when a CPU has run N instructions since the guest's start (exit code 6); with --time "
-                     "pipeline, N cycles while something counts");
+  const Argument after = run.add_option(
+      "--after", arguments->after,
+      "with soft: stop when a CPU has run N instructions since the guest's start (exit code 6); with --time "
+      "pipeline, N cycles while something counts");
   run.add_option("--save", arguments->save, "with --after: then save the machine to this file, for --restore")
       .needs(after)
       .takes_file();

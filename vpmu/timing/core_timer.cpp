@@ -1,7 +1,6 @@
 #include "timing/core_timer.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <type_traits>
 #include <utility>
 
@@ -55,6 +54,7 @@ constexpr std::size_t max_part = TimedBlock::max_instructions;
 
 std::shared_ptr<const CoreTimer::Note> CoreTimer::make_note(const SeenBlock& block) {
   auto note = std::make_shared<Note>();
+  note->of = &block;
   note->rip = block.rip;
   note->bits = block.bits;
   note->bytes.assign(block.code.begin(), block.code.end());
@@ -99,9 +99,9 @@ constexpr unsigned generation_at = 32;
 
 }  // namespace
 
-std::uint64_t CoreTimer::next_generation() {
-  static std::atomic<std::uint32_t> last;
-  return ++last;
+inline bool CoreTimer::has(const std::vector<std::shared_ptr<const Note>>& notes, const SeenBlock& block) {
+  const std::size_t index = static_cast<std::uint32_t>(block.note);
+  return index < notes.size() && notes[index] != nullptr && notes[index]->of == &block;
 }
 
 void CoreTimer::keep_note(const SeenBlock& block) {
@@ -109,10 +109,10 @@ void CoreTimer::keep_note(const SeenBlock& block) {
   if (note_bytes_ >= BlockStore::max_bytes) {
     older_notes_ = std::exchange(notes_, {});
     older_note_bytes_ = std::exchange(note_bytes_, 0);
-    older_generation_ = std::exchange(generation_, next_generation());
+    ++generation_;
   }
   std::shared_ptr<const Note> note;
-  if (older_generation_ != 0 && block.note >> generation_at == older_generation_)
+  if (block.note >> generation_at == generation_ - 1 && has(older_notes_, block))
     note = std::move(older_notes_[static_cast<std::uint32_t>(block.note)]);
   if (note == nullptr) note = make_note(block);
   block.note = generation_ << generation_at | notes_.size();
@@ -122,7 +122,7 @@ void CoreTimer::keep_note(const SeenBlock& block) {
 
 /// What is kept of the block, made when it is first seen.
 inline const std::shared_ptr<const CoreTimer::Note>& CoreTimer::note_of(const SeenBlock& block) {
-  if (block.note >> generation_at != generation_) [[unlikely]]
+  if (block.note >> generation_at != generation_ || !has(notes_, block)) [[unlikely]]
     keep_note(block);
   return notes_[static_cast<std::uint32_t>(block.note)];
 }

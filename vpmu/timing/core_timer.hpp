@@ -75,6 +75,7 @@ class CoreTimer final : public uarch::CoreClock {
     bool is_filled{};  ///< Each of the TimedBlock's accesses has one of the SeenBlock.
   };
   struct Note {
+    const SeenBlock* of{};  ///< A block's note may be from another timer, which saw it before.
     mutable std::vector<uarch::CodePart> parts;
     mutable std::vector<PartCode> codes;  ///< Of the parts.
     mutable std::vector<Place> places;    ///< By the SeenBlock's accesses.
@@ -119,9 +120,9 @@ class CoreTimer final : public uarch::CoreClock {
     std::uint8_t load_count{}, store_count{};
     More more;
   };
-  /// One that no other timer has had: a block may have been noted by another.
-  static std::uint64_t next_generation();
   std::shared_ptr<const Note> make_note(const SeenBlock& block);
+  /// Whether the block's index is that of its own note.
+  static bool has(const std::vector<std::shared_ptr<const Note>>& notes, const SeenBlock& block);
   void keep_note(const SeenBlock& block);
   const std::shared_ptr<const Note>& note_of(const SeenBlock& block);
   static void place(const Note& note, const SeenBlock& block);
@@ -145,7 +146,7 @@ class CoreTimer final : public uarch::CoreClock {
   /// SeenBlock::note: a generation, and an index in those of it.
   std::vector<std::shared_ptr<const Note>> notes_, older_notes_;
   std::size_t note_bytes_{}, older_note_bytes_{};
-  std::uint64_t generation_{next_generation()}, older_generation_{};
+  std::uint64_t generation_{1};
   std::shared_ptr<const Note> current_;  ///< The block that began last, of which `taken_` instructions have retired.
   std::vector<SeenCode> lines_;          ///< Its own.
   std::size_t taken_{};

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -126,15 +127,28 @@ Result<int> run_passes(const StatArguments& arguments, const std::vector<StatEve
   return code;
 }
 
-Result<int> stat(const StatArguments& arguments) {
+/// Chooses the time that is open, too: the pipeline's, which takes long, only if it says something else of an event.
+Result<std::vector<StatEvent>> choose_events_and_time(StatArguments& arguments, GuestPerfRun& run,
+                                                      const vpmu::GenerationDesc& generation) {
+  VMM_ASSIGN(auto events, choose_events(arguments.list, generation, run.source, run.time));
+  if (arguments.time == "auto") {
+    VMM_ASSIGN(const auto others, choose_events(arguments.list, generation, run.source, TimeModel::instructions));
+    if (std::ranges::equal(events, others, {}, &StatEvent::quality, &StatEvent::quality))
+      run.time = TimeModel::instructions;
+    arguments.time = name_of(run.time);
+  }
+  return events;
+}
+
+Result<int> stat(StatArguments arguments) {
   VMM_TRY(check_for_perf(arguments.root));
   const MachineModel* const model = find_machine_model(arguments.machine.model);
   if (model == nullptr) return usage_error("unknown model " + printable(arguments.machine.model), "see `vpmu models`");
   const auto& generation = vpmu::describe(model->generation);
   VMM_ASSIGN(const StatLimits limits, read_limits(arguments.limits));
-  VMM_ASSIGN(const GuestPerfRun run, describe_guest(arguments));
+  VMM_ASSIGN(GuestPerfRun run, describe_guest(arguments));
+  VMM_ASSIGN(const auto events, choose_events_and_time(arguments, run, generation));
   StatDocument document = describe_run(arguments, run);
-  VMM_ASSIGN(const auto events, choose_events(arguments.list, generation, run.source, run.time));
   VMM_TRY(check_limits(limits, events));
   std::optional<StatDocument> base;
   if (!arguments.base.empty()) {
