@@ -25,8 +25,9 @@ constexpr std::uint64_t stride = 1000;
 /// The engine does one of so many runs instruction by instruction.
 constexpr std::uint64_t one_by_one_of = 32;
 constexpr std::chrono::nanoseconds patience = std::chrono::milliseconds{100};
-/// After so many kicks in one run, KVM is taken not to reach the run's end.
-constexpr unsigned max_kicks = 10;
+/// After so many kicks in one run, KVM is taken not to reach the run's end; and after so many more at which it had done
+/// nothing since the last one, because a busy host gave it no time.
+constexpr unsigned max_kicks = 10, max_idle_kicks = 600;
 /// A run that is so many times shorter than the engine's path is in a loop.
 constexpr std::uint64_t max_turns = 100;
 
@@ -66,7 +67,9 @@ Result<LockstepRuns::Outcome> LockstepRuns::run(VcpuBackend& backend) {
     VMM_ASSIGN(const std::string text, explain(backend, start, to, *verdict.difference));
     return host_error(text);
   }
-  if (verdict.unclear) {
+  if (!verdict.has_begun) {
+    ++statistics_->not_begun;
+  } else if (verdict.unclear) {
     statistics_->unclear += to.instructions;
   } else {
     count(start, to);
@@ -114,15 +117,20 @@ Result<LockstepRuns::Verdict> LockstepRuns::try_to(VcpuBackend& backend, const S
   auto verdict = run_kvm(backend, start, to);
   breakpoints_->set_walk({});
   VMM_TRY(timer_->disarm());
-  if (!verdict || verdict->difference || verdict->unclear) return verdict;
+  if (!verdict || verdict->difference || verdict->unclear || !verdict->has_begun) return verdict;
   VMM_ASSIGN(verdict->difference, compare(backend, to));
   return verdict;
 }
 
-// A KVM that is kicked again and again before its first instruction shows nothing: a busy host gave it no time.
 Result<LockstepRuns::Verdict> LockstepRuns::run_kvm(VcpuBackend& backend, const Start& start, const Place& to) {
   Verdict verdict;
-  unsigned kicks = 0;
+  unsigned kicks = 0, idle_kicks = 0;
+  kvm_regs before = start.regs;
+  const auto is_patient = [&](const kvm_regs& now) {
+    const bool is_idle = std::memcmp(&now, &before, sizeof now) == 0;
+    before = now;
+    return is_idle ? ++idle_kicks < max_idle_kicks : ++kicks < max_kicks;
+  };
   VMM_TRY(breakpoints_->apply());
   for (std::uint64_t times = 0; times <= to.times;) {
     VMM_TRY(timer_->arm_wall(patience));
@@ -135,12 +143,13 @@ Result<LockstepRuns::Verdict> LockstepRuns::run_kvm(VcpuBackend& backend, const 
       VMM_TRY(backend.set_regs(regs));
     } else if (debug != nullptr && breakpoints_->classify(*debug, regs.rflags, true) == Breakpoints::Hit::guest) {
       return Verdict{.difference = {}, .exit = exit, .unclear = true};
-    } else if (std::holds_alternative<Interrupted>(exit) && ++kicks < max_kicks) {
+    } else if (std::holds_alternative<Interrupted>(exit) && is_patient(regs)) {
       verdict.exit.emplace(exit);
     } else if (std::holds_alternative<Interrupted>(exit) && std::memcmp(&regs, &start.regs, sizeof regs) == 0) {
-      return Verdict{.difference = {}, .exit = exit, .unclear = true};
+      return Verdict{.difference = {}, .exit = exit, .has_begun = false};
     } else if (debug == nullptr) {
-      const std::string what = fmt::format("RIP where KVM comes to a stop by {}", describe_stop(exit, kicks));
+      const std::string what =
+          fmt::format("RIP where KVM comes to a stop by {}", describe_stop(exit, kicks + idle_kicks));
       return Verdict{.difference = Difference{what, to.rip, regs.rip}, .exit = exit};
     }
   }

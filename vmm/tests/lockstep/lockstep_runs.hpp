@@ -23,6 +23,7 @@ struct LockstepStatistics {
   std::uint64_t vectors{};     ///< Of these: which used vector or x87 registers.
   std::uint64_t left{};        ///< Instructions that the engine did not run.
   std::uint64_t unclear{};     ///< Instructions not compared because of an exit or an interrupt.
+  std::uint64_t not_begun{};   ///< Runs of which KVM did nothing, because the host gave it no time.
   std::uint64_t lost_ways{};   ///< Times that the engine's path did not match the decoded code.
   std::uint64_t windows{};
   std::map<std::string_view, std::uint64_t> mnemonics;  ///< Of those compared.
@@ -98,6 +99,7 @@ class LockstepRuns {
     std::optional<Difference> difference;
     std::optional<Exit> exit;  ///< The exit that ended the run early, or a kick that did not.
     bool unclear{};
+    bool has_begun{true};  ///< KVM has run something.
   };
 
   Place scout(const VcpuBackend& backend, const Start& start);

@@ -184,6 +184,7 @@ void LockstepSource::visit_statistics(const std::function<void(std::string_view,
   visit("pmu.lockstep.lost_ways", statistics_.lost_ways);
   visit("pmu.lockstep.left", statistics_.left);
   visit("pmu.lockstep.unclear", statistics_.unclear);
+  visit("pmu.lockstep.not_begun", statistics_.not_begun);
   visit("pmu.lockstep.windows", statistics_.windows);
   for (const auto& [mnemonic, count] : statistics_.mnemonics)
     if (count != 0) visit(fmt::format("pmu.lockstep.compared.{}", mnemonic), count);

@@ -263,7 +263,7 @@ TEST_F(Lockstep, KvmThatDoesNotBeginIsNotCompared) {
   add_many(40, lea_rax, [](unsigned) { return increment(); });
   ASSERT_TRUE(run());
   EXPECT_EQ(statistic("pmu.lockstep.compared"), 0U);
-  EXPECT_EQ(statistic("pmu.lockstep.unclear"), 40U);
+  EXPECT_EQ(statistic("pmu.lockstep.not_begun"), 1U);
   is_stuck = false;
   ASSERT_TRUE(run());
   EXPECT_EQ(statistic("pmu.lockstep.compared"), 40U);
