@@ -15,10 +15,9 @@ inline constexpr std::size_t max_port_sets = 24;
 /// each micro-architecture by its name) for widths, ports and the reorder buffer; and where it has none, as said beside
 /// each, what others measured with single instructions (InstLatX64) or published (uiCA: Abel and Reineke, 2022).
 struct Microarchitecture {
-  static constexpr std::uint8_t issue_width = 4;  ///< Fused micro-ops that enter the back end in a cycle.
-
   RowSet rows{};
-  bool is_compared{};  ///< How far the model is off is known, from blocks that were measured on such a core.
+  bool is_compared{};           ///< How far the model is off is known, from blocks that were measured on such a core.
+  std::uint8_t issue_width{4};  ///< Fused micro-ops that enter the back end in a cycle.
   std::uint16_t reorder_buffer{};
   std::uint8_t scheduler{};  ///< Micro-ops that wait for their operands or a port.
   std::uint8_t load_buffer{}, store_buffer{};

@@ -86,7 +86,7 @@ inline Tick Pipeline::room_for(std::uint32_t micro_ops, std::uint32_t loads) {
   // Of the last block not all need to have retired: what is behind them takes its slots until then.
   const auto behind = static_cast<std::int32_t>(c.oldest_end - (micro_ops - on_.reorder_buffer));
   if (behind <= 0 || loads - c.oldest_loads > on_.load_buffer) return c.oldest;
-  return c.oldest - std::min<Tick>(behind, TimedBlock::max_instructions) * (cycle / on_.issue_width);
+  return c.oldest - std::min<Tick>(behind, TimedBlock::max_instructions) * cycle / on_.issue_width;
 }
 
 /// When the store buffer has room for so many stores more.

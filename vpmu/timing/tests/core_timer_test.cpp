@@ -233,7 +233,7 @@ TEST(CoreTimer, WhatItKeepsOfCodeIsBounded) {
 // Blocks outlive their observer.
 TEST(CoreTimer, ABlockThatAnotherHasSeenIsNew) {
   const auto code = X86("add %eax, (%rcx)\n");
-  SeenBlock block{.rip = 0x1000, .instructions = 1, .code = std::as_bytes(std::span{code})};
+  const SeenBlock block{.rip = 0x1000, .instructions = 1, .code = std::as_bytes(std::span{code})};
   const std::vector<SeenBlock> more(3, block);
   {
     CoreTimer first{skylake};
