@@ -114,18 +114,18 @@ std::string to_json(const StatDocument& document) {
     }
     events.push_back(std::move(event));
   }
-  Json json = {{"format", StatDocument::format},
-               {"vpmu", document.version},
-               {"model", document.model},
-               {"accel", document.accel},
-               {"source", document.source},
-               {"time", document.time},
-               {"kernel", document.kernel},
-               {"memory_bytes", document.memory_bytes},
-               {"environment", document.environment},
-               {"command", document.command},
-               {"exit_code", document.exit_code},
-               {"events", std::move(events)}};
+  const Json json = {{"format", StatDocument::format},
+                     {"vpmu", document.version},
+                     {"model", document.model},
+                     {"accel", document.accel},
+                     {"source", document.source},
+                     {"time", document.time},
+                     {"kernel", document.kernel},
+                     {"memory_bytes", document.memory_bytes},
+                     {"environment", document.environment},
+                     {"command", document.command},
+                     {"exit_code", document.exit_code},
+                     {"events", std::move(events)}};
   // A command's words may have any bytes: those that are not UTF-8 become U+FFFD.
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + '\n';
 }
