@@ -81,7 +81,7 @@ class BlockGuest::Machine {
   std::optional<BlockTime> run(std::span<const std::byte> block, const timing::Microarchitecture& on,
                                const uarch::Profile& profile) {
     const auto instructions = timing::timed_block(block, on);
-    if (!instructions || block.empty() || block.size() > max_code) return std::nullopt;
+    if (!instructions || block.empty() || block.size() > max_code / 2) return std::nullopt;
     uarch::ProcessorModel model{profile};
     timing::CoreTimer timer{on};
     model.keep_time(timer);
@@ -112,11 +112,11 @@ class BlockGuest::Machine {
     for (std::uint64_t entry = 0; entry < 512; ++entry) link(table, entry, to);
   }
 
-  /// So many that all of them, and what sweep() runs, fit the L1I. They begin equally often at each place of 16 bytes,
-  /// if they are short enough.
+  /// So many, of up to max_code / 2 bytes each, that these and as many before them fit the L1I, with the code behind
+  /// them. They begin equally often at each place of 16 bytes, if they are short enough.
   static std::uint64_t copies_of(std::uint64_t bytes) {
     constexpr std::uint64_t alignment = 16;
-    const std::uint64_t fit = std::min(max_copies, std::max<std::uint64_t>(1, max_code / bytes / 2));
+    const std::uint64_t fit = std::min(max_copies, max_code / 2 / bytes);
     return fit >= alignment ? fit / alignment * alignment : fit;
   }
 
