@@ -207,8 +207,8 @@ void add_stat(Command& app, int& exit_code) {
   };
   stat.set_footer(
       "This machine's perf counts in the guest. For more events than the model has counters, the command is run again, "
-      "and its output dropped. The command's environment has only PATH, HOME, LANG, LANGUAGE, LC_*, TZ, and what --env "
-      "names.");
+      "and its output dropped. With --time auto, cycles come from the model of the core only if an event needs it. The "
+      "command's environment has only PATH, HOME, LANG, LANGUAGE, LC_*, TZ, and what --env names.");
   stat.set_exit_codes({{.code = "2", .meaning = "wrong options"},
                        {.code = "3", .meaning = "the command ended with 0, and a count rose above its limit"},
                        {.code = "124", .meaning = "time limit"},

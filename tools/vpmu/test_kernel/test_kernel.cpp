@@ -160,7 +160,8 @@ void add_test_kernel(Command& app, int& exit_code) {
   test.add_option("--accel", arguments->accel, "what runs the guests' code: soft (the same in each run), kvm")
       .shows_default()
       .one_of({"soft", "kvm"});
-  test.add_option("--time", arguments->time, "how long instructions take in the guests, as with exec")
+  test.add_option("--time", arguments->time,
+                  "how long instructions take in the guests: a cycle each, or by a model of the core's pipeline")
       .shows_default()
       .one_of({"instructions", "pipeline"});
   test.add_option("--timeout", arguments->timeout,
