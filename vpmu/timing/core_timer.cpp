@@ -13,20 +13,6 @@ constexpr std::uint64_t string_bytes = 16;
 constexpr TimedAccess unknown_load{.physical = 1ULL << 63, .bytes = 1};
 constexpr TimedAccess unknown_store{.physical = 1ULL << 63 | 2048, .bytes = 1};
 
-Missed missed(HitLevel level) {
-  if (level == HitLevel::dram) return Missed::l3;
-  if (is_l3_hit(level)) return Missed::l2;
-  // What is in a fill buffer has missed the L1; where its line comes from is not known any more.
-  return level == HitLevel::l2 || level == HitLevel::lfb ? Missed::l1d : Missed::none;
-}
-
-TimedAccess timed(const uarch::ClockedAccess& access) {
-  return {.physical = access.physical,
-          .bytes = std::max<std::uint16_t>(access.bytes, 1),
-          .late = access.late,
-          .missed = missed(access.level)};
-}
-
 TimedAccess without_wait(TimedAccess access) {
   access.late = 0;
   return access;
@@ -135,7 +121,8 @@ void CoreTimer::place(const Note& note, const SeenBlock& block) {
   for (std::size_t number = 0; number < note.parts.size(); ++number) {
     uarch::CodePart& part = note.parts[number];
     part.first_access = static_cast<std::uint16_t>(n);
-    std::size_t first = 0, instruction = part.first, loads = 0, stores = 0, filled = 0;
+    std::size_t first = 0, instruction = part.first, loads = 0, stores = 0, at = 0;
+    bool is_direct = true;
     for (; n < block.accesses.size() && block.accesses[n].instruction < part.first + part.instructions; ++n) {
       const BlockAccess& a = block.accesses[n];
       for (; instruction < a.instruction; ++instruction, loads = stores = 0)
@@ -145,17 +132,19 @@ void CoreTimer::place(const Note& note, const SeenBlock& block) {
       if ((a.both || !a.is(Seen::store)) && loads < i.loads) place.load = static_cast<std::uint16_t>(first + loads++);
       if ((a.both || a.is(Seen::store)) && stores < i.stores)
         place.store = static_cast<std::uint16_t>(first + i.loads + stores++);
-      filled += (place.load != Place::none ? 1U : 0U) + (place.store != Place::none ? 1U : 0U);
+      is_direct &=
+          (place.load == at) != (place.store == at) && (place.load == Place::none || place.store == Place::none);
+      ++at;
       note.places.push_back(place);
     }
     part.accesses = static_cast<std::uint16_t>(n - part.first_access);
-    note.codes[number].is_filled = filled == note.codes[number].block->access_count;
+    note.codes[number].is_direct = is_direct && at == note.codes[number].block->access_count;
   }
   // Of an instruction that is none, which does not retire.
   note.places.resize(block.accesses.size());
 }
 
-std::span<const uarch::CodePart> CoreTimer::parts_of(const SeenBlock& block) {
+uarch::BlockCode CoreTimer::code_of(const SeenBlock& block) {
   const Note& note = *note_of(block);
   if (current_ != nullptr) [[unlikely]]
     current_.reset();  // its end is not known of, but something else begins
@@ -163,31 +152,38 @@ std::span<const uarch::CodePart> CoreTimer::parts_of(const SeenBlock& block) {
     return {};
   if (note.places.size() != block.accesses.size() || !note.is_placed) [[unlikely]]
     place(note, block);
-  return note.parts;
+  return {.parts = note.parts, .known = &note};
 }
 
-void CoreTimer::retire(const SeenBlock& block, std::size_t number, std::span<const uarch::ClockedAccess> accesses,
+void CoreTimer::retire(const uarch::BlockCode& code, std::size_t number, std::span<const uarch::ClockedAccess> accesses,
                        const uarch::CodeArrival& arrival) {
-  const Note& note = *note_of(block);
-  const auto& [code, is_filled] = note.codes[number];
-  const TimedBlock& timed_block = *code;
-  const uarch::CodePart& part = note.parts[number];
-  const std::size_t count = timed_block.access_count;
-  if (scratch_.size() < count) [[unlikely]]
-    scratch_.resize(count);
-  if (!is_filled)
-    for (std::size_t n = 0; n < count; ++n)
-      scratch_[n] = timed_block.accesses()[n].is_store ? unknown_store : unknown_load;
-  const Place* place = note.places.data() + part.first_access;
+  const Note& note = *static_cast<const Note*>(code.known);
+  const PartCode& part = note.codes[number];
+  if (!part.is_direct) accesses = placed(note, number, accesses);
+  pipeline_.retire(part.block, accesses,
+                   {.mispredicted = arrival.mispredicted,
+                    .taken = arrival.taken,
+                    .decoded = arrival.decoded && part.block->fits_cache,
+                    .fetch_wait = arrival.wait});
+  tell(note.parts[number].instructions);
+}
+
+/// The accesses of a part of a SeenBlock as those of its TimedBlock.
+std::span<const TimedAccess> CoreTimer::placed(const Note& note, std::size_t number,
+                                               std::span<const uarch::ClockedAccess> accesses) {
+  const TimedBlock& block = *note.codes[number].block;
+  scratch_.clear();
+  for (const TimedBlock::Access& access : block.accesses())
+    scratch_.push_back(access.is_store ? unknown_store : unknown_load);
+  const Place* place = note.places.data() + note.parts[number].first_access;
   for (const uarch::ClockedAccess& access : accesses) {
-    const TimedAccess is = timed(access);
-    if (place->load != Place::none) scratch_[place->load] = is;
+    if (place->load != Place::none) scratch_[place->load] = access;
     // As in access().
-    if (place->store != Place::none) scratch_[place->store] = place->load == Place::none ? is : without_wait(is);
+    if (place->store != Place::none)
+      scratch_[place->store] = place->load == Place::none ? access : without_wait(access);
     ++place;
   }
-  pipeline_.retire(timed_block, std::span{scratch_}.first(count), as_it_fits(timed_block, run_of(arrival)));
-  tell(part.instructions);
+  return scratch_;
 }
 
 void CoreTimer::begin(const SeenBlock& block, std::uint64_t now, std::size_t first) {
@@ -222,7 +218,7 @@ void CoreTimer::access(bool store, const uarch::ClockedAccess& access, std::uint
     const bool has_loaded =
         store && std::any_of(of.loads.begin(), of.loads.begin() + of.load_count,
                              [&](const auto& l) { return l.physical == access.physical && l.bytes == access.bytes; });
-    these[count++] = has_loaded ? without_wait(timed(access)) : timed(access);
+    these[count++] = has_loaded ? without_wait(access) : access;
   } else {
     of.more.add(access.bytes, access.late);
   }
@@ -298,7 +294,7 @@ void CoreTimer::close() {
   if (open_.instructions == 0) return;
   const std::size_t instructions = open_.instructions;
   const auto block = open_block();
-  pipeline_.retire(*block, open_.accesses, as_it_fits(*block, run_));
+  pipeline_.retire(block, open_.accesses, as_it_fits(*block, run_));
   const std::uint64_t busy = open_.more.busy();
   if (busy != 0) pipeline_.pause(static_cast<unsigned>(std::min<std::uint64_t>(busy, 1U << 20)));
   open_.note.reset();
@@ -350,15 +346,15 @@ namespace {
 using AccessImage = std::array<std::uint64_t, 4>;
 
 AccessImage image_of(const TimedAccess& access) {
-  return {access.physical, access.bytes, access.late, static_cast<std::uint64_t>(access.missed)};
+  return {access.physical, access.bytes, access.late, static_cast<std::uint64_t>(access.level)};
 }
 /// Of any bytes.
 TimedAccess access_of(const AccessImage& image) {
-  const auto [at, bytes, late, missed] = image;
+  const auto [at, bytes, late, level] = image;
   return {.physical = at,
           .bytes = std::max<std::uint16_t>(static_cast<std::uint16_t>(bytes), 1),
           .late = static_cast<std::uint16_t>(late),
-          .missed = static_cast<Missed>(missed % 4)};
+          .level = static_cast<HitLevel>(level % hit_level_count)};
 }
 
 /// What has retired of a part, as it is saved.

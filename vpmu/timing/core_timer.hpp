@@ -30,14 +30,13 @@ class CoreTimer final : public uarch::CoreClock {
   explicit CoreTimer(const Microarchitecture& on) : on_{on}, pipeline_{on}, blocks_{on} { count(false); }
 
   void fetch_by(uarch::CodeFetcher& fetcher) override { fetcher_ = &fetcher; }
-  std::span<const uarch::CodePart> parts_of(const SeenBlock& block) override;
-  void retire(const SeenBlock& block, std::size_t number, std::span<const uarch::ClockedAccess> accesses,
+  uarch::BlockCode code_of(const SeenBlock& block) override;
+  void retire(const uarch::BlockCode& code, std::size_t number, std::span<const uarch::ClockedAccess> accesses,
               const uarch::CodeArrival& arrival) override;
   void begin(const SeenBlock& block, std::uint64_t now, std::size_t first) override;
   void reach(std::uint64_t now) override;
   void access(bool store, const uarch::ClockedAccess& access, std::uint64_t now) override;
   void retire_to(std::uint64_t now) override;
-  [[nodiscard]] std::uint64_t at_part() const override { return told_; }
   std::uint64_t cycles(std::uint64_t now) override;
   void visit_state(const uarch::StateVisitor& visit, std::uint64_t now) override;
 
@@ -49,13 +48,15 @@ class CoreTimer final : public uarch::CoreClock {
   /// Instructions, by where they stand, that have no row of their own: they take what their class does.
   [[nodiscard]] std::uint64_t without_row() const { return without_row_; }
   /// Of the host's memory, that what is known of the guest's code takes: bounded, whatever code comes.
-  [[nodiscard]] std::size_t kept_bytes() const { return blocks_.bytes() + note_bytes_ + older_note_bytes_; }
+  [[nodiscard]] std::size_t kept_bytes() const {
+    return blocks_.bytes() + note_bytes_ + older_note_bytes_ + pipeline_.kept_bytes();
+  }
   /// Times that max_per_instruction was reached.
   [[nodiscard]] std::uint64_t delayed() const { return delayed_; }
   /// What totals() tells; all else is 0 there.
   [[nodiscard]] static PipelineQuantities told();
   /// At the end of the last part: what was counted while that was on, which it is not at first.
-  [[nodiscard]] PipelineTotals totals() const { return pipeline_.counts().totals; }
+  [[nodiscard]] PipelineTotals totals() { return pipeline_.counts().totals; }
   void count(bool on) { pipeline_.count(on); }
 
  private:
@@ -72,7 +73,7 @@ class CoreTimer final : public uarch::CoreClock {
   /// The code of a part.
   struct PartCode {
     std::shared_ptr<const TimedBlock> block;
-    bool is_filled{};  ///< Each of the TimedBlock's accesses has one of the SeenBlock.
+    bool is_direct{};  ///< The TimedBlock's accesses are those of the SeenBlock, one by one.
   };
   struct Note {
     const SeenBlock* of{};  ///< A block's note may be from another timer, which saw it before.
@@ -126,6 +127,8 @@ class CoreTimer final : public uarch::CoreClock {
   void keep_note(const SeenBlock& block);
   const std::shared_ptr<const Note>& note_of(const SeenBlock& block);
   static void place(const Note& note, const SeenBlock& block);
+  std::span<const TimedAccess> placed(const Note& note, std::size_t number,
+                                      std::span<const uarch::ClockedAccess> accesses);
   void arrive(std::size_t index);
   void take(std::size_t index, std::uint64_t now);
   void take_accesses(const Step& i, std::uint64_t now);
@@ -137,7 +140,6 @@ class CoreTimer final : public uarch::CoreClock {
   const Microarchitecture& on_;
   Pipeline pipeline_;
   uarch::CodeFetcher* fetcher_{};
-  std::uint64_t told_{};
   std::uint64_t without_row_{}, delayed_{};
   Open open_;
   bool has_arrived_{};  ///< The front end has come to the part that is open, or begins next,

@@ -7,9 +7,6 @@
 namespace vpmu::timing {
 namespace {
 
-constexpr std::uint64_t store_bytes = 8;  // that one entry of the stores stands for
-constexpr Tick leaving_piece = 4 * cycle;
-constexpr Tick written = 2 * cycle;  // from a store's retirement until its data are in the L1
 // When ticks are that many, they begin anew, and those that are older than `kept` are equally old. What a block adds at
 // most, loads that are late among it, is far from where 32 bits end.
 constexpr Tick max_ticks = 1 << 28, kept = 1 << 20;
@@ -49,17 +46,6 @@ template <std::size_t count>
   }
 }
 
-/// The entries of the stores that an access touches.
-std::uint64_t places(const TimedAccess& at) {
-  return (at.physical % store_bytes + at.bytes + store_bytes - 1) / store_bytes;
-}
-
-/// Whether the store's address and the load's are one as far as 4 KiB tell addresses apart.
-bool is_alias(std::uint64_t store, std::uint64_t bytes, const TimedAccess& load) {
-  constexpr std::uint64_t low = 4095;
-  return ((load.physical - store) & low) < bytes || ((store - load.physical) & low) < load.bytes;
-}
-
 /// Faster than std::max of a list, which is one in memory.
 template <class... More>
 Tick latest_of(Tick first, More... more) {
@@ -68,7 +54,6 @@ Tick latest_of(Tick first, More... more) {
   else
     return std::max(first, latest_of(more...));
 }
-Tick latest_of(Ticks4 v) { return latest_of(v[0], v[1], v[2], v[3]); }
 
 }  // namespace
 
@@ -79,9 +64,9 @@ inline Tick Pipeline::room_for(std::uint32_t micro_ops, std::uint32_t loads) {
     const Retired& first = window_[c.first_in_window];
     if (micro_ops - first.micro_ops <= on_.reorder_buffer && loads - first.loads <= on_.load_buffer) break;
     c.oldest = first.at;
+    c.oldest_end = first.end;
     c.oldest_loads = first.loads;
     ++c.first_in_window;
-    c.oldest_end = c.first_in_window == c.after_window ? c.micro_ops : window_[c.first_in_window].micro_ops;
   }
   // Of the last block not all need to have retired: what is behind them takes its slots until then.
   const auto behind = static_cast<std::int32_t>(c.oldest_end - (micro_ops - on_.reorder_buffer));
@@ -94,30 +79,6 @@ inline Tick Pipeline::drained(unsigned stores) const {
   const Clocks& c = clocks_;
   if (stores == 0) return 0;
   return c.drains[(c.stores + std::min<unsigned>(stores, on_.store_buffer) - 1U - on_.store_buffer) % max_store_buffer];
-}
-
-/// When, from `when` on, the scheduler has room for so many micro-ops.
-inline Tick Pipeline::leave_scheduler(Tick when, unsigned micro_ops) {
-  Clocks& c = clocks_;
-  if (c.waiting == 0) return when;
-  const unsigned most = on_.scheduler - micro_ops;
-  for (std::size_t piece = 0; piece < leaving_pieces && (c.waiting > most || c.left + leaving_piece <= when); ++piece) {
-    if (c.waiting == 0) return std::max(when, c.left);
-    c.waiting = static_cast<std::uint16_t>(c.waiting - std::exchange(c.leaving[c.first_leaving], 0));
-    c.first_leaving = (c.first_leaving + 1U) % leaving_pieces;
-    c.left += leaving_piece;
-  }
-  return std::max(when, c.left);
-}
-
-/// So many micro-ops are in the scheduler until then.
-inline void Pipeline::enter_scheduler(unsigned micro_ops, Tick until) {
-  Clocks& c = clocks_;
-  const auto piece =
-      static_cast<std::size_t>(std::clamp<Tick>((until - c.left) / leaving_piece, 0, leaving_pieces - 1));
-  std::uint8_t& leaving = c.leaving[(c.first_leaving + piece) % leaving_pieces];
-  leaving = static_cast<std::uint8_t>(leaving + micro_ops);
-  c.waiting = static_cast<std::uint16_t>(c.waiting + micro_ops);
 }
 
 inline Pipeline::Delivered Pipeline::decode(const TimedBlock& block) {
@@ -238,12 +199,12 @@ inline void Pipeline::count_issue(const Issued& i) {
 inline Pipeline::Span Pipeline::issue(const TimedBlock& block, const BlockRun& how, const Delivered& delivered) {
   Clocks& c = clocks_;
   const Tick before = c.issued, room = room_for(c.micro_ops + 1, c.loads + (block.loads != 0 ? 1 : 0));
-  const Tick first = leave_scheduler(latest_of(before, delivered.span.first, room), 1);
+  const Tick first = scheduler_.leave(latest_of(before, delivered.span.first, room), on_.scheduler - 1U);
   const Tick all_room = room_for(c.micro_ops + block.micro_ops, c.loads + block.loads),
              all_stores = drained(block.stores);
   // Of a large block the first ones have left the scheduler when the last ones enter it.
-  c.issued = leave_scheduler(latest_of(first + block.slots, delivered.span.last, all_room, all_stores),
-                             std::min<unsigned>(block.executed, on_.scheduler / 2U));
+  c.issued = scheduler_.leave(latest_of(first + block.slots, delivered.span.last, all_room, all_stores),
+                              on_.scheduler - std::min<unsigned>(block.executed, on_.scheduler / 2U));
   c.micro_ops += block.micro_ops;
   c.loads += block.loads;
   const Span issued{.first = first, .last = c.issued};
@@ -251,36 +212,9 @@ inline Pipeline::Span Pipeline::issue(const TimedBlock& block, const BlockRun& h
   return issued;
 }
 
-/// When a load whose address is there at `when` has its data, if a store that is not yet in the L1 makes it wait.
-inline Tick Pipeline::after_stores(const TimedBlock::Access& access, const TimedAccess& at, Tick when) {
-  Tick most = never;
-  bool is_blocked = false, is_aliased = false;
-  for (std::uint64_t place = at.physical / store_bytes, left = places(at); left != 0; ++place, --left) {
-    const Store& store = stores_[place % max_stores];
-    const bool overlaps = store.physical < at.physical + at.bytes && at.physical < store.physical + store.bytes;
-    if (store.retired + written < when) continue;
-    if (!overlaps) {
-      if (store.bytes != 0 && is_alias(store.physical, store.bytes, at)) {
-        most = std::max(most, when + access.latency + on_.aliased_load * cycle);
-        is_aliased = true;
-      }
-      continue;
-    }
-    const bool contains = store.physical <= at.physical && at.physical + at.bytes <= store.physical + store.bytes;
-    const Tick forwarding = access.is_vector ? on_.vector_store_forwarding : on_.store_forwarding;
-    is_blocked |= !contains;
-    most = std::max(most, contains ? store.data + forwarding * cycle : store.retired + on_.blocked_load * cycle);
-  }
-  if (counting_) {
-    tallies_.blocked_forwards += is_blocked ? 1 : 0;
-    tallies_.aliased_loads += is_aliased ? 1 : 0;
-  }
-  return most;
-}
-
 /// A load would have had its data at `from`, and has them at `until`.
 inline void Pipeline::count_late(const TimedAccess& at, Tick from, Tick until) {
-  for (std::size_t level = 0; level <= std::min<std::size_t>(static_cast<std::size_t>(at.missed), 3); ++level) {
+  for (std::size_t level = 0; level <= static_cast<std::size_t>(missed_by(at)); ++level) {
     Tick& pending = clocks_.pending[level];
     if (counting_) {
       tallies_.pending_sum[level] += static_cast<std::uint64_t>(until - from);
@@ -290,34 +224,41 @@ inline void Pipeline::count_late(const TimedAccess& at, Tick from, Tick until) {
   }
 }
 
-/// A store that has its data then, and does not retire before `retired`.
-inline void Pipeline::remember(const TimedAccess& store, Tick data, Tick retired) {
-  for (std::uint64_t place = store.physical / store_bytes, left = places(store); left != 0; ++place, --left) {
-    const std::size_t at = place % max_stores;
-    if (is_peeking_) overwritten_.push_back({.at = at, .store = stores_[at]});
-    stores_[at] = {.physical = store.physical, .data = data, .retired = std::max(retired, data), .bytes = store.bytes};
-  }
-}
-
 /// An access whose row is ready at `when`; those before it let it retire at `in_order`. Returns when a load has its
 /// data, if that is later than from the L1.
 inline Tick Pipeline::access(const TimedBlock::Access& access, const TimedAccess& at, Tick when, Tick in_order) {
+  Clocks& c = clocks_;
   if (access.is_store) {
     if (!is_peeking_) late_stores_ = std::max(late_stores_, at.late * cycle);
-    remember(at, when, in_order);
+    const Tick retires = std::max(in_order, when);
+    stores_.add(at, when, retires);
+    if (is_recording_) recorded_.push_back({.is_store = true, .late = at.late, .when = when, .then = retires});
     return never;
   }
-  Clocks& c = clocks_;
   const Tick loading = access.latency + at.late * cycle;
   if (access.is_locked) {
     c.locked_until = latest_of(when, c.retired, c.locked_until) + loading;
     if (at.late != 0) count_late(at, c.locked_until - at.late * cycle, c.locked_until);
+    if (is_recording_) recorded_.push_back({.is_locked = true, .missed = missed_by(at), .late = at.late});
     return c.locked_until;
   }
   const Tick begin = std::max(when, c.locked_until);
   if (at.late != 0) count_late(at, begin + access.latency, begin + loading);
-  const Tick stored = after_stores(access, at, when);
-  return begin > when || at.late != 0 ? std::max(stored, begin + loading) : stored;
+  const Forwarding stores = stores_.before(access, at, when);
+  if (counting_) {
+    tallies_.blocked_forwards += stores.is_blocked ? 1 : 0;
+    tallies_.aliased_loads += stores.is_aliased ? 1 : 0;
+  }
+  if (is_recording_)
+    recorded_.push_back({.is_vector = access.is_vector,
+                         .is_blocked = stores.is_blocked,
+                         .is_aliased = stores.is_aliased,
+                         .missed = missed_by(at),
+                         .late = at.late,
+                         .latency = access.latency,
+                         .when = when,
+                         .then = stores.data});
+  return begin > when || at.late != 0 ? std::max(stores.data, begin + loading) : stores.data;
 }
 
 /// The latest of the columns for which micro-ops wait, after they could have been dispatched.
@@ -342,13 +283,11 @@ class Pipeline::Latest {
 
 /// The block's micro-ops are in the scheduler until they are dispatched, and those that wait until then.
 inline void Pipeline::wait(const TimedBlock& block, Tick dispatched, const Latest& latest) {
-  Clocks& c = clocks_;
   const unsigned all = std::min<unsigned>(block.executed, on_.scheduler), late = std::min(latest.micro_ops(), all);
   // As long as nothing waits, it is empty enough.
-  if (late == 0 && c.waiting == 0) return;
-  if (c.waiting == 0) c.left = c.issued;
-  enter_scheduler(all - late, dispatched);
-  enter_scheduler(late, latest.until());
+  if (is_peeking_ || (late == 0 && scheduler_.is_empty())) return;
+  scheduler_.enter(all - late, dispatched);
+  scheduler_.enter_late(late, latest.until());
 }
 
 /// Returns when all could have retired, if each were the first to.
@@ -364,7 +303,7 @@ inline Tick Pipeline::flow(const TimedBlock& block, std::span<const TimedAccess>
   then[0] = dispatched;
   then[1] = decoded;
   for (std::size_t at = 0; at < inputs.size(); ++at) {
-    const Tick ready = then[TimedBlock::first_input + at] = clocks_.ready[inputs[at]];
+    const Tick ready = then[TimedBlock::first_input + at] = std::max(clocks_.ready[inputs[at]], dispatched);
     waiting.consider(waits[at], ready);
   }
   take_columns(rows.data(), matrix, vectors, std::span{then}.first(TimedBlock::first_input + inputs.size()));
@@ -388,18 +327,25 @@ inline Tick Pipeline::flow(const TimedBlock& block, std::span<const TimedAccess>
 
 /// Returns when the last port is free.
 inline Tick Pipeline::take_ports(const TimedBlock& block, Tick dispatched) {
-  Ticks4 last = Ticks4{} + never;
-  for (std::size_t at = 0; at < max_port_sets; at += TimedBlock::lanes) {
-    using Use [[gnu::vector_size(TimedBlock::lanes * sizeof(TimedBlock::ShortTicks))]] = TimedBlock::ShortTicks;
-    Ticks4 busy;
-    Use use;
+  constexpr std::size_t lanes = 8;
+  using Ports [[gnu::vector_size(lanes * sizeof(TimedBlock::ShortTicks))]] = TimedBlock::ShortTicks;
+  const auto least = [](Ports a, Ports b) { return a < b ? a : b; };
+  const auto most = [](Ports a, Ports b) { return a > b ? a : b; };
+  const Ports passed = Ports{} + static_cast<TimedBlock::ShortTicks>(std::min<Tick>(
+                                     dispatched - std::exchange(clocks_.dispatched, dispatched), 0xFFFF));
+  Ports last{};
+  for (std::size_t at = 0; at < max_port_sets; at += lanes) {
+    Ports busy, use;
     std::memcpy(&busy, &clocks_.ports[at], sizeof busy);
     std::memcpy(&use, &block.ports[at], sizeof use);
-    busy = latest(busy, Ticks4{} + dispatched) + __builtin_convertvector(use, Ticks4);
+    busy -= least(busy, passed);
+    busy += least(use, ~busy);
     std::memcpy(&clocks_.ports[at], &busy, sizeof busy);
-    last = latest(last, busy);
+    last = most(last, busy);
   }
-  return latest_of(last);
+  last = most(last, __builtin_shuffle(last, Ports{4, 5, 6, 7}));
+  last = most(last, __builtin_shuffle(last, Ports{2, 3}));
+  return dispatched + std::max(last[0], last[1]);
 }
 
 inline void Pipeline::run(const TimedBlock& block, std::span<const TimedAccess> accesses, const BlockRun& how) {
@@ -452,32 +398,49 @@ inline void Pipeline::count_retirement(const TimedBlock& block, const BlockRun& 
     t.load_stall[level].add(std::min(idle, c.pending[level] - before));
 }
 
-[[gnu::flatten]] void Pipeline::retire(const TimedBlock& block, std::span<const TimedAccess> accesses,
-                                       const BlockRun& how) {
+[[gnu::flatten]] void Pipeline::retire_anew(const TimedBlock& block, std::span<const TimedAccess> accesses,
+                                            const BlockRun& how) {
   Clocks& c = clocks_;
   const Tick before = c.retired;
   run(block, accesses, how);
   if (counting_) count_retirement(block, how, before);
   window_[c.after_window++] = {
-      .micro_ops = c.micro_ops - block.micro_ops, .loads = c.loads - block.loads, .at = c.retired};
+      .micro_ops = c.micro_ops - block.micro_ops, .end = c.micro_ops, .loads = c.loads - block.loads, .at = c.retired};
   if (block.stores != 0) drain(block);
-  if (c.retired > max_ticks) begin_anew();
+}
+
+void Pipeline::retire(const TimedBlockPtr& block, std::span<const TimedAccess> accesses, const BlockRun& how) {
+  if (state_ != PipelineStates::none) {
+    if (!repeat(*block, accesses, how)) record(block, accesses, how);
+  } else {
+    retire_anew(*block, accesses, how);
+    credit_ += anew_gain;
+    // After a mispredicted one little is in flight, so that the state comes again soon.
+    if ((how.taken || how.mispredicted) && --until_look_ == 0) look_for_state();
+  }
+  if (clocks_.retired > max_ticks) begin_anew();
 }
 
 Time Pipeline::peek(const TimedBlock& block, std::span<const TimedAccess> accesses, const BlockRun& how) {
+  spread();
   const Clocks before = clocks_;
+  const Scheduler::Place scheduled = scheduler_.place();
   is_peeking_ = true;
+  stores_.keep_overwritten(true);
   const bool counting = std::exchange(counting_, false);
   run(block, accesses, how);
   counting_ = counting;
   is_peeking_ = false;
+  stores_.keep_overwritten(false);
   const Time at = now();
   clocks_ = before;
-  for (; !overwritten_.empty(); overwritten_.pop_back()) stores_[overwritten_.back().at] = overwritten_.back().store;
+  scheduler_.go_back(scheduled);
+  stores_.put_back();
   return at;
 }
 
 void Pipeline::pause(unsigned cycles) {
+  leave_states();
   Clocks& c = clocks_;
   c.predecoded = c.decoded = c.cached = c.issued = c.retired;
   c.in_block = 0;
@@ -490,18 +453,15 @@ void Pipeline::pause(unsigned cycles) {
 template <class Change>
 void Pipeline::each_tick(const Change& change) {
   Clocks& c = clocks_;
-  std::ranges::for_each(c.ports, change);
   std::ranges::for_each(c.ready, change);
   std::ranges::for_each(c.drains, change);
   std::ranges::for_each(c.pending, change);
-  for (Tick* const tick : {&c.predecoded, &c.decoded, &c.cached, &c.issued, &c.retired, &c.divider, &c.executed,
-                           &c.locked_until, &c.oldest, &c.left, &c.drained})
+  for (Tick* const tick : {&c.predecoded, &c.decoded, &c.cached, &c.issued, &c.dispatched, &c.retired, &c.divider,
+                           &c.executed, &c.locked_until, &c.oldest, &c.drained})
     change(*tick);
+  scheduler_.each_tick(change);
   for (Retired& retired : window_) change(retired.at);
-  for (Store& store : stores_) {
-    change(store.data);
-    change(store.retired);
-  }
+  stores_.each_tick(change);
 }
 
 [[gnu::cold]] void Pipeline::begin_anew() {
@@ -519,12 +479,8 @@ void Pipeline::accept_state() {
   clocks_.in_block %= TimedBlock::front_end_states;
   clocks_.decoders_used %= TimedBlock::front_end_states;
   clocks_.line_places %= TimedBlock::front_end_states;
-  clocks_.first_leaving %= leaving_pieces;
-  clocks_.waiting = 0;
-  for (std::uint8_t& leaving : clocks_.leaving) {
-    leaving = static_cast<std::uint8_t>(std::min<unsigned>(leaving, 2U * on_.scheduler));
-    clocks_.waiting = static_cast<std::uint16_t>(clocks_.waiting + leaving);
-  }
+  scheduler_.accept(on_.scheduler);
+  settle();
 }
 
 }  // namespace vpmu::timing

@@ -7,24 +7,13 @@
 #include <vector>
 
 #include "timing/microarchitecture.hpp"
+#include "timing/pipeline_states.hpp"
 #include "timing/pipeline_tallies.hpp"
+#include "timing/recent_stores.hpp"
+#include "timing/scheduler.hpp"
 #include "timing/timed_block.hpp"
 
 namespace vpmu::timing {
-
-/// Which caches had not what a load is for.
-enum class Missed : std::uint8_t { none, l1d, l2, l3 };
-
-/// A load or a store that an instruction made.
-struct TimedAccess {
-  std::uint64_t physical{};
-  std::uint16_t bytes{};
-  /// Cycles by which a load's data come later than from the L1, and a store's go there later: for misses of caches and
-  /// TLBs. Accesses that wait at the same time overlap; how many lines can be on their way is for who says this to
-  /// bound.
-  std::uint16_t late{};
-  Missed missed{};  ///< Of a load that is late.
-};
 
 /// How one run of a block differs from any other.
 struct BlockRun {
@@ -45,9 +34,11 @@ struct BlockRun {
 class Pipeline {
  public:
   explicit Pipeline(const Microarchitecture& on) : on_{on} {}
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
 
   /// The block's instructions retire; `accesses` are those of TimedBlock::accesses.
-  void retire(const TimedBlock& block, std::span<const TimedAccess> accesses, const BlockRun& how = {});
+  void retire(const TimedBlockPtr& block, std::span<const TimedAccess> accesses, const BlockRun& how = {});
   /// When retire() would let the block's last instruction retire. Changes nothing. For the first instructions of a
   /// block, made into a block of their own, that is never later than for more of them, run in the same way.
   [[nodiscard]] Time peek(const TimedBlock& block, std::span<const TimedAccess> accesses, const BlockRun& how = {});
@@ -59,17 +50,26 @@ class Pipeline {
   /// Whether it counts, as it does at first. That takes a fifth of its time, and never changes when anything happens.
   void count(bool on) { counting_ = on; }
   /// What it has counted by now.
-  [[nodiscard]] PipelineCounts counts() const {
+  [[nodiscard]] PipelineCounts counts() {
+    states_.tally(tallies_);
     return tallies_.counts(static_cast<std::uint64_t>(now() / cycle), on_);
   }
+  /// Whether states that come again are recognized, as at first. That saves time, and changes nothing else.
+  void remember_states(bool on);
+  /// Of the host's memory, that the states take which may come again: bounded.
+  [[nodiscard]] std::size_t kept_bytes() const { return states_.bytes(); }
+  /// Blocks that retired as they had before in the same state.
+  [[nodiscard]] std::uint64_t repeated() const { return repeated_; }
 
   /// Calls `visit` with the bytes of each part of the state, always the same parts in the same order: it reads them to
   /// save the model, or overwrites them to restore it. Any bytes are a state.
   template <class Visitor>
   void visit_state(const Visitor& visit) {
+    begin_visit();
     visit(std::as_writable_bytes(std::span{&clocks_, 1}));
     visit(std::as_writable_bytes(std::span{window_}));
-    visit(std::as_writable_bytes(std::span{stores_}));
+    visit(stores_.bytes());
+    visit(scheduler_.bytes());
     visit(std::as_writable_bytes(std::span{&tallies_, 1}));
     accept_state();
   }
@@ -77,55 +77,46 @@ class Pipeline {
  private:
   /// Blocks: a reorder buffer holds no more micro-ops.
   static constexpr std::size_t window = 256;
-  static constexpr std::size_t max_stores = 512;  ///< Of eight bytes each: as bits 3 to 11 of addresses tell apart.
   static constexpr std::size_t max_store_buffer = 64;
-  /// Of the time from when micro-ops leave the scheduler to now, in pieces.
-  static constexpr std::size_t leaving_pieces = 128;
 
   /// All but the large tables. Ticks are since `origin`.
   struct Clocks {
     Time origin{};
-    std::array<Tick, max_port_sets> ports{};
+    std::array<TimedBlock::ShortTicks, max_port_sets> ports{};  ///< For how long each is busy after `dispatched`.
     std::array<Tick, node_count> ready{};
     std::array<Tick, max_store_buffer> drains{};  ///< When the last stores left the store buffer, by their number.
-    std::array<std::uint8_t, leaving_pieces> leaving{};  ///< Micro-ops in the scheduler, by when they leave it.
-    Tick left{};                                         ///< The first of these pieces.
-    Tick drained{};                                      ///< When the last store left.
+    Tick drained{};                               ///< When the last store left.
     Tick predecoded{}, decoded{};
     Tick cached{};  ///< When the micro-op cache has given what it had.
-    Tick issued{}, retired{}, divider{};
+    Tick issued{}, dispatched{}, retired{}, divider{};
     Tick executed{};                ///< When the last instruction of the block before, if it is a branch, has executed.
     Tick locked_until{};            ///< Loads after an atomic access wait for it.
     std::array<Tick, 4> pending{};  ///< When the last late load by Missed has its data.
     Tick oldest{};                  ///< When what has left the reorder buffer had retired.
     std::uint32_t micro_ops{}, loads{}, stores{};  ///< All of them.
     std::uint32_t oldest_end{}, oldest_loads{};  ///< Those up to the end of what has left; those before its last block.
-    std::uint16_t waiting{};                     ///< In the scheduler: the sum of `leaving`.
-    std::uint8_t first_leaving{};
     std::uint8_t in_block{}, decoders_used{}, line_places{};  ///< TimedBlock::FrontEnd::leaves.
     std::uint8_t was_cached{};                                ///< 1: the last block came out of the micro-op cache.
     std::uint8_t first_in_window{}, after_window{};
-    std::array<std::uint8_t, 7> reserved{};
+    std::array<std::uint8_t, 2> reserved{};
   };
   struct Retired {
-    std::uint32_t micro_ops{}, loads{};  ///< All before it; fused micro-ops.
+    std::uint32_t micro_ops{}, end{};  ///< Fused micro-ops: all before it, and its own, too.
+    std::uint32_t loads{};             ///< All before it.
     Tick at{};
   };
-  struct Store {
-    std::uint64_t physical{};
-    Tick data{};            ///< When it has its data and its address.
-    Tick retired{};         ///< When its block has retired.
-    std::uint32_t bytes{};  ///< 0: there was none.
-    std::uint32_t reserved{};
-  };
-  struct Overwritten {
-    std::size_t at{};
-    Store store;
-  };
   // Their bytes are the saved state.
-  static_assert(std::has_unique_object_representations_v<Clocks> &&
-                std::has_unique_object_representations_v<PipelineTallies> &&
-                std::has_unique_object_representations_v<Retired> && std::has_unique_object_representations_v<Store>);
+  static_assert(std::has_unique_object_representations_v<Clocks> && std::has_unique_object_representations_v<Retired>);
+
+  /// Of the time of one run: what repeating a step saves, and what finding a state and recording a step cost. They are
+  /// done as long as more is saved; and where nothing is repeated, for some hundredths of the time.
+  static constexpr std::int64_t anew_gain = 1, repeating_gain = 20, finding_cost = 300, recording_cost = 1500;
+  static constexpr std::int64_t first_credit = 8192 * recording_cost, max_credit = 16384 * recording_cost;
+  /// With less than that, steps are recorded only from states that came again.
+  static constexpr std::int64_t sparing_credit = 2048 * recording_cost;
+  static constexpr std::uint64_t productive = 32;  ///< Steps that are repeated between a state that was found and the
+                                                   ///< first one that leads nowhere, if it was worth looking for it.
+  static constexpr unsigned max_wait = 1024;
 
   void run(const TimedBlock& block, std::span<const TimedAccess> accesses, const BlockRun& how);
   /// When a part of the pipeline has a block's first instruction, and when it has all.
@@ -137,6 +128,20 @@ class Pipeline {
     Tick takes{};
     Tick refilled{};  ///< When the refill after a misprediction has the first one.
   };
+  void retire_anew(const TimedBlock& block, std::span<const TimedAccess> accesses, const BlockRun& how);
+  bool repeat(const TimedBlock& block, std::span<const TimedAccess> accesses, const BlockRun& how);
+  bool repeats(const PipelineStates::Step& step, std::span<const TimedAccess> accesses);
+  void record(const TimedBlockPtr& block, std::span<const TimedAccess> accesses, const BlockRun& how);
+  void look_for_state();
+  void lose_state();
+  bool make_room();
+  class Words;
+  void write(Words& words);
+  void read(std::span<const std::uint32_t> words, Tick now);
+  void settle();
+  void spread();
+  void leave_states();
+  void begin_visit();
   Delivered decode(const TimedBlock& block);
   Delivered read_lines(const TimedBlock& block);
   Delivered deliver(const TimedBlock& block, const BlockRun& how);
@@ -147,14 +152,10 @@ class Pipeline {
   void count_retirement(const TimedBlock& block, const BlockRun& how, Tick before);
   Tick room_for(std::uint32_t micro_ops, std::uint32_t loads);
   Tick drained(unsigned stores) const;
-  Tick leave_scheduler(Tick when, unsigned micro_ops);
-  void enter_scheduler(unsigned micro_ops, Tick until);
   class Latest;
   void wait(const TimedBlock& block, Tick dispatched, const Latest& latest);
   Tick flow(const TimedBlock& block, std::span<const TimedAccess> accesses, Tick dispatched, Tick decoded);
   Tick access(const TimedBlock::Access& access, const TimedAccess& at, Tick when, Tick in_order);
-  [[nodiscard]] Tick after_stores(const TimedBlock::Access& access, const TimedAccess& at, Tick when);
-  void remember(const TimedAccess& store, Tick data, Tick retired);
   void drain(const TimedBlock& block);
   Tick take_ports(const TimedBlock& block, Tick dispatched);
   template <class Change>
@@ -165,14 +166,25 @@ class Pipeline {
   const Microarchitecture& on_;
   Clocks clocks_;
   std::array<Retired, window> window_{};
-  std::array<Store, max_stores> stores_{};  ///< The last one to each eight bytes, by their number.
+  RecentStores stores_{on_};
+  Scheduler scheduler_;
   PipelineTallies tallies_;
   Tick delivered_{};    ///< For which the front end gave the block that is run.
   Tick starved_{};      ///< For which the block that is run had no micro-op to issue.
   Tick wrong_path_{};   ///< And for which those of a wrong path were issued before it.
   Tick late_stores_{};  ///< The most of its stores.
   bool is_peeking_{}, counting_{true};
-  std::vector<Overwritten> overwritten_;  ///< By peek(), so that it can put them back.
+
+  PipelineStates states_;
+  PipelineStates::Index state_{PipelineStates::none};  ///< That it is in, if known.
+  bool is_spread_{true};  ///< All members are as `state_` says, not only now() and the stores.
+  bool remembers_{true};
+  std::int64_t credit_{first_credit};             ///< What was saved and not yet spent.
+  unsigned wait_{1}, until_look_{1};              ///< Blocks after a branch until it is tried again to find a state.
+  std::uint64_t repeated_{}, repeated_before_{};  ///< Steps; and when a state was found last.
+  bool is_recording_{};
+  std::vector<PipelineStates::Access> recorded_;  ///< Of the run that is recorded.
+  std::vector<PipelineTallies::Growth> growth_;
 };
 
 }  // namespace vpmu::timing

@@ -50,6 +50,33 @@ void PipelineTallies::fold() {
       those.before[amount] += std::exchange(those.now[amount], 0);
 }
 
+void PipelineTallies::growth(std::vector<Growth>& to) const {
+  to.clear();
+  const auto bytes = std::as_bytes(std::span{this, 1});
+  std::uint64_t word{};
+  for (std::size_t at = sizeof blocks; at < bytes.size(); at += sizeof word) {
+    std::memcpy(&word, &bytes[at], sizeof word);
+    if (word != 0)
+      to.push_back({.word = static_cast<std::uint32_t>(at / sizeof word), .by = static_cast<std::uint32_t>(word)});
+  }
+}
+
+void PipelineTallies::grow(std::span<const Growth> by, std::uint64_t times) {
+  const auto bytes = std::as_writable_bytes(std::span{this, 1});
+  std::uint64_t word{};
+  for (const Growth& one : by) {
+    const auto to = bytes.subspan(one.word * sizeof word, sizeof word);
+    std::memcpy(&word, to.data(), sizeof word);
+    word += one.by * times;
+    std::memcpy(to.data(), &word, sizeof word);
+  }
+}
+
+void PipelineTallies::add(const TimedBlock& block, bool cached, std::uint64_t times) {
+  for (std::size_t amount = 0; amount < TimedBlock::amounts; ++amount)
+    blocks[cached].before[amount] += block.all[amount] * times;
+}
+
 PipelineCounts PipelineTallies::counts(std::uint64_t cycles, const Microarchitecture& on) const {
   const auto all = [this](std::size_t amount) { return blocks[0][amount] + blocks[1][amount]; };
   const auto of = [this](bool cached, Amount amount) { return blocks[cached][static_cast<std::size_t>(amount)]; };

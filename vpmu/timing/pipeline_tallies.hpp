@@ -3,7 +3,10 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <span>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "timing/timed_block.hpp"
 #include "vpmu/pipeline_totals.hpp"
@@ -75,10 +78,24 @@ struct PipelineTallies {
   std::array<std::uint64_t, 4> pending_sum{}, pending_any{};
   std::array<Stall, 4> load_stall{};
 
+  /// One of its 64-bit words, and by how much it grows.
+  struct Growth {
+    std::uint32_t word{};
+    std::uint32_t by{};
+  };
+
   void fold();
+  /// What was counted since it was empty, but for `blocks`. Each number is below 2^32: that of few blocks.
+  void growth(std::vector<Growth>& to) const;
+  /// Grows so many times.
+  void grow(std::span<const Growth> by, std::uint64_t times);
+  void add(const TimedBlock& block, bool cached, std::uint64_t times);
   void add(const TimedBlock& block, bool cached);
   [[nodiscard]] PipelineCounts counts(std::uint64_t cycles, const Microarchitecture& on) const;
 };
+
+// Its bytes are a part of the saved state, and its words grow by themselves.
+static_assert(std::has_unique_object_representations_v<PipelineTallies> && sizeof(PipelineTallies) % 8 == 0);
 
 inline void PipelineTallies::add(const TimedBlock& block, bool cached) {
   TimedBlock::Amounts& to = blocks[cached].now;

@@ -112,7 +112,7 @@ struct TimedBlock {
     return {reinterpret_cast<const T*>(before.data() + before.size()), count};
   }
 };
-using TimedBlockPtr = std::unique_ptr<const TimedBlock>;
+using TimedBlockPtr = std::shared_ptr<const TimedBlock>;
 
 /// The block of these instructions, at most TimedBlock::max_instructions, which begins at `rip`.
 TimedBlockPtr make_block(std::span<const TimedInstruction> code, std::uint64_t rip, const Microarchitecture& on);

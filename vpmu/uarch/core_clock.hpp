@@ -33,6 +33,12 @@ struct CodePart {
   bool is_whole{};  ///< It ends in a branch, or where the line does. Otherwise what runs next belongs to it.
 };
 
+/// What a CoreClock knows of a block's code.
+struct BlockCode {
+  std::span<const CodePart> parts;
+  const void* known{};  ///< The clock's own.
+};
+
 /// Fetches code for a CoreClock.
 class CodeFetcher {
  public:
@@ -49,10 +55,11 @@ class CoreClock {
 
   /// Who fetches code from now on.
   virtual void fetch_by(CodeFetcher& fetcher) = 0;
-  /// The parts of a block that begins now. Empty: what ran before must first end, and the block is for begin().
-  virtual std::span<const CodePart> parts_of(const SeenBlock& block) = 0;
-  /// All of a part that is whole retires, after the parts before it. `accesses` are its own.
-  virtual void retire(const SeenBlock& block, std::size_t number, std::span<const ClockedAccess> accesses,
+  /// Of a block that begins now. No parts: what ran before must first end, and the block is for begin().
+  virtual BlockCode code_of(const SeenBlock& block) = 0;
+  /// All of a part that is whole retires, after the parts before it. `accesses` are its own. The code is of the last
+  /// code_of().
+  virtual void retire(const BlockCode& code, std::size_t number, std::span<const ClockedAccess> accesses,
                       const CodeArrival& arrival) = 0;
   /// Instead of retire(): the block begins after `now` instructions, or goes on from its instruction `first`. How far
   /// it gets is not known yet, so its code is fetched when something of it retires or accesses memory.
@@ -64,10 +71,13 @@ class CoreClock {
   /// So many instructions have retired.
   virtual void retire_to(std::uint64_t now) = 0;
   /// Cycles from the beginning on: at the end of the last part; and after `now` instructions.
-  [[nodiscard]] virtual std::uint64_t at_part() const = 0;
+  [[nodiscard]] std::uint64_t at_part() const { return told_; }
   virtual std::uint64_t cycles(std::uint64_t now) = 0;
   /// The state between two instructions.
   virtual void visit_state(const StateVisitor& visit, std::uint64_t now) = 0;
+
+ protected:
+  std::uint64_t told_{};
 };
 
 }  // namespace vpmu::uarch

@@ -161,7 +161,7 @@ std::uint64_t ProcessorModel::cycles(std::uint64_t now) {
 inline ClockedAccess ProcessorModel::clocked(std::uint64_t physical, std::uint16_t bytes,
                                              const DataResult& result) const {
   const auto late = static_cast<std::uint16_t>(result.latency - hierarchy_.profile().latency.l1);
-  return {.physical = physical, .bytes = bytes, .late = late, .level = result.level};
+  return {.physical = physical, .bytes = std::max<std::uint16_t>(bytes, 1), .late = late, .level = result.level};
 }
 
 void ProcessorModel::begun(const SeenBlock& block, std::uint64_t now) {
@@ -362,9 +362,10 @@ void ProcessorModel::saw_blocks_in_time(SeenBlocks& all) {
     const std::span addresses{address, block->accesses.size()};
     address += addresses.size();
     std::size_t number = 0, done = 0;
-    for (const CodePart& part : clock_->parts_of(*block)) {
+    const BlockCode code = clock_->code_of(*block);
+    for (const CodePart& part : code.parts) {
       if (!part.is_whole) break;
-      saw_part(all, *block, number++, part, addresses);
+      saw_part(all, *block, code, number++, addresses);
       done += part.instructions;
     }
     if (done != block->instructions) [[unlikely]]
@@ -376,16 +377,18 @@ void ProcessorModel::saw_blocks_in_time(SeenBlocks& all) {
   all.branch = all.blocks.back()->branch;
 }
 
-inline void ProcessorModel::saw_part(const SeenBlocks& all, const SeenBlock& block, std::size_t number,
-                                     const CodePart& part, std::span<const std::uint64_t> addresses) {
+inline void ProcessorModel::saw_part(const SeenBlocks& all, const SeenBlock& block, const BlockCode& code,
+                                     std::size_t number, std::span<const std::uint64_t> addresses) {
+  const CodePart& part = code.parts[number];
   pass_to(all.now);
-  const CodeArrival arrival = arrive(block.rip + part.offset, block.lines[part.line]);
+  CodeArrival arrival;
+  arrive(block.rip + part.offset, block.lines[part.line], arrival);
   ClockedAccess* to = clocked_.data();
   for (std::size_t n = part.first_access; n < std::size_t{part.first_access} + part.accesses; ++n) {
     const BlockAccess& a = block.accesses[n];
     *to++ = clocked(all.physical(addresses[n]), a.bytes, saw_quick_access(all, a, addresses[n]));
   }
-  clock_->retire(block, number, {clocked_.data(), to}, arrival);
+  clock_->retire(code, number, {clocked_.data(), to}, arrival);
 }
 
 /// From its instruction `first` on, which no part that is whole has.
@@ -405,23 +408,30 @@ void ProcessorModel::saw_in_pieces(const SeenBlocks& all, const SeenBlock& block
   clock_->retire_to(all.now + block.instructions);
 }
 
-/// Fetches code for the clock.
 CodeArrival ProcessorModel::arrive(std::uint64_t rip, const SeenCode& line) {
-  const bool is_after_branch = std::exchange(front_.is_after_branch, std::uint8_t{0}) != 0;
-  CodeArrival arrival{.taken = is_after_branch && rip != front_.falls_through_to,
-                      .mispredicted = std::exchange(front_.is_after_miss, std::uint8_t{0}) != 0,
-                      .decoded = goes_on_decoded(rip)};
-  if (line.linear == front_.line) return arrival;
-  if (hierarchy_.fetch_repeats(line.linear) ||
-      hierarchy_.fetch_fast(line.linear, line.physical, page_size_of(line.page_bytes))) {
-    front_.line = line.linear;
-    front_.is_decoded = hierarchy_.has_decoded() ? 1 : 0;
-    if (!hierarchy_.has_decoded()) add(Counts::l1i_hits);
-  } else {
-    arrival.wait = fetch(line);
-  }
-  arrival.decoded &= front_.is_decoded != 0;
+  CodeArrival arrival;
+  arrive(rip, line, arrival);
   return arrival;
+}
+
+/// Fetches code for the clock. Field by field: to copy a struct that was just put together would stall the host.
+inline void ProcessorModel::arrive(std::uint64_t rip, const SeenCode& line, CodeArrival& arrival) {
+  const bool is_after_branch = std::exchange(front_.is_after_branch, std::uint8_t{0}) != 0;
+  arrival.taken = is_after_branch && rip != front_.falls_through_to;
+  arrival.mispredicted = std::exchange(front_.is_after_miss, std::uint8_t{0}) != 0;
+  bool decoded = goes_on_decoded(rip);
+  if (line.linear != front_.line) {
+    if (hierarchy_.fetch_repeats(line.linear) ||
+        hierarchy_.fetch_fast(line.linear, line.physical, page_size_of(line.page_bytes))) {
+      front_.line = line.linear;
+      front_.is_decoded = hierarchy_.has_decoded() ? 1 : 0;
+      if (!hierarchy_.has_decoded()) add(Counts::l1i_hits);
+    } else {
+      arrival.wait = fetch(line);
+    }
+    decoded &= front_.is_decoded != 0;
+  }
+  arrival.decoded = decoded;
 }
 
 }  // namespace vpmu::uarch

@@ -132,11 +132,12 @@ class ProcessorModel final : public Observer, private CodeFetcher {
   void pass_to(std::uint64_t now);
   DataResult saw_access(const SeenBlocks& blocks, const BlockAccess& of, std::uint64_t at);
   void saw_blocks_in_time(SeenBlocks& all);
-  void saw_part(const SeenBlocks& all, const SeenBlock& block, std::size_t number, const CodePart& part,
+  void saw_part(const SeenBlocks& all, const SeenBlock& block, const BlockCode& code, std::size_t number,
                 std::span<const std::uint64_t> addresses);
   void saw_in_pieces(const SeenBlocks& all, const SeenBlock& block, std::size_t first,
                      std::span<const std::uint64_t> addresses);
   CodeArrival arrive(std::uint64_t rip, const SeenCode& line) override;
+  void arrive(std::uint64_t rip, const SeenCode& line, CodeArrival& arrival);
   DataResult saw_quick_access(const SeenBlocks& all, const BlockAccess& a, std::uint64_t at);
   std::uint16_t fetch(const SeenCode& code);
   [[nodiscard]] ClockedAccess clocked(std::uint64_t physical, std::uint16_t bytes, const DataResult& result) const;

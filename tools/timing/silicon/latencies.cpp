@@ -140,7 +140,7 @@ std::optional<double> chained_latency(std::string_view instruction, std::string_
   timing::Time warm{};
   for (unsigned run = 0; run < warm_up + measured; ++run) {
     if (run == warm_up) warm = pipeline.now();
-    pipeline.retire(*timed, {});
+    pipeline.retire(timed, {});
   }
   return static_cast<double>(pipeline.now() - warm) / timing::cycle / (measured * copies);
 }

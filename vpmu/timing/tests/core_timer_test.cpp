@@ -217,7 +217,7 @@ TEST(CoreTimer, WhatItKeepsOfCodeIsBounded) {
     blocks[n].rip = n * code.size();
     blocks[n].instructions = 32;
     blocks[n].code = std::as_bytes(std::span{code});
-    ASSERT_EQ(timer.parts_of(blocks[n]).size(), 1U);
+    ASSERT_EQ(timer.code_of(blocks[n]).parts.size(), 1U);
     most = std::max(most, timer.kept_bytes());
     shrinks += timer.kept_bytes() < before ? 1 : 0;
   }
@@ -225,9 +225,9 @@ TEST(CoreTimer, WhatItKeepsOfCodeIsBounded) {
   EXPECT_LT(most, 4 * BlockStore::max_bytes + (1U << 20));
   // The last ones are known again, and the first ones made anew.
   const std::size_t kept = timer.kept_bytes();
-  ASSERT_EQ(timer.parts_of(blocks.back()).size(), 1U);
+  ASSERT_EQ(timer.code_of(blocks.back()).parts.size(), 1U);
   EXPECT_EQ(timer.kept_bytes(), kept);
-  ASSERT_EQ(timer.parts_of(blocks.front()).size(), 1U);
+  ASSERT_EQ(timer.code_of(blocks.front()).parts.size(), 1U);
 }
 
 // Blocks outlive their observer.
@@ -237,11 +237,11 @@ TEST(CoreTimer, ABlockThatAnotherHasSeenIsNew) {
   const std::vector<SeenBlock> more(3, block);
   {
     CoreTimer first{skylake};
-    for (const SeenBlock& one : more) ASSERT_EQ(first.parts_of(one).size(), 1U);
-    ASSERT_EQ(first.parts_of(block).size(), 1U);
+    for (const SeenBlock& one : more) ASSERT_EQ(first.code_of(one).parts.size(), 1U);
+    ASSERT_EQ(first.code_of(block).parts.size(), 1U);
   }
   CoreTimer second{skylake};
-  EXPECT_EQ(second.parts_of(block).size(), 1U);
+  EXPECT_EQ(second.code_of(block).parts.size(), 1U);
   EXPECT_GT(second.kept_bytes(), 0U);
 }
 

@@ -18,7 +18,7 @@ PipelineCounts counts(Assembled code, const BlockRun& how, const std::vector<Tim
   if (!instructions) return {};
   Pipeline pipeline{on};
   const TimedBlockPtr block = make_block(*instructions, 0, on);
-  for (unsigned times = 0; times < runs; ++times) pipeline.retire(*block, accesses, how);
+  for (unsigned times = 0; times < runs; ++times) pipeline.retire(block, accesses, how);
   return pipeline.counts();
 }
 
@@ -37,7 +37,7 @@ TEST(PipelineCounts, EachIssueSlotIsOfOneKind) {
     std::uint64_t micro_ops{};
     for (unsigned block = 0; block < 3000; ++block) {
       const TimedBlockPtr made = make_block(any.code(), any.random(), *on);
-      pipeline.retire(*made, any.accesses(made->accesses().size()), any.run());
+      pipeline.retire(made, any.accesses(made->accesses().size()), any.run());
       micro_ops += made->micro_ops;
       if (block % 100 != 99) continue;
       const PipelineCounts c = pipeline.counts();
@@ -60,7 +60,7 @@ TEST(PipelineCounts, EachNumberOnlyGrowsAndNoneIsMoreThanTheCycles) {
   PipelineTotals before;
   for (unsigned block = 0; block < 500; ++block) {
     const TimedBlockPtr made = make_block(any.code(), any.random(), haswell);
-    pipeline.retire(*made, any.accesses(made->accesses().size()), any.run());
+    pipeline.retire(made, any.accesses(made->accesses().size()), any.run());
     const PipelineTotals now = pipeline.counts().totals;
     ASSERT_GE(now.cycles, before.cycles);
     for (unsigned q = 0; q < pipeline_quantity_count; ++q) {
@@ -93,7 +93,7 @@ TEST(PipelineCounts, TheSlotsSayWhatHoldsUpAProgram) {
   const PipelineCounts guesses = counts(X86("add $1, %rax; test %rbx, %rbx; 1: jne 1b"), mispredicted);
   EXPECT_GT(share(top_down(guesses, skylake).bad_speculation, guesses), 0.8);
 
-  const std::vector miss{TimedAccess{.physical = 0, .bytes = 8, .late = 200, .missed = Missed::l3}};
+  const std::vector miss{TimedAccess{.physical = 0, .bytes = 8, .late = 200, .level = HitLevel::dram}};
   const PipelineCounts chase = counts(X86("mov (%rax), %rax"), cached, miss);
   EXPECT_GT(share(top_down(chase, skylake).back_end, chase), 0.95);
   for (const Q stall : {Q::load_stall, Q::l1d_miss_stall, Q::l2_miss_stall, Q::l3_miss_stall})
@@ -152,7 +152,7 @@ TEST(PipelineCounts, NumbersAreNotLostWhenTheyAreLarge) {
   const TimedBlockPtr block = make_block(*instructions, 0, skylake);
   ASSERT_GT(block->divider * many, std::uint64_t{1} << 32);
   Pipeline pipeline{skylake};
-  for (std::uint64_t times = 0; times < many; ++times) pipeline.retire(*block, {}, cached);
+  for (std::uint64_t times = 0; times < many; ++times) pipeline.retire(block, {}, cached);
   EXPECT_EQ(pipeline.counts().totals[Q::dividing].sum, block->divider / cycle * many);
   EXPECT_EQ(pipeline.counts().totals[Q::divider_uops].sum, many);
 }
@@ -231,8 +231,8 @@ TEST(PipelineCounts, CountingChangesNoTime) {
     const TimedBlockPtr made = make_block(any.code(), any.random(), skylake);
     const auto accesses = any.accesses(made->accesses().size());
     const BlockRun how = any.run();
-    a.retire(*made, accesses, how);
-    b.retire(*made, accesses, how);
+    a.retire(made, accesses, how);
+    b.retire(made, accesses, how);
     ASSERT_EQ(a.now(), b.now());
   }
   EXPECT_EQ(b.counts().retired_slots, 0U);

@@ -21,7 +21,7 @@ double cycles(Assembled code, const Microarchitecture& on = skylake, const std::
   Time warm{};
   for (unsigned copy = 0; copy < warm_up + measured; ++copy) {
     if (copy == warm_up) warm = pipeline.now();
-    pipeline.retire(*make_block(*instructions, copy * code.size(), on), accesses, how);
+    pipeline.retire(make_block(*instructions, copy * code.size(), on), accesses, how);
   }
   return static_cast<double>(pipeline.now() - warm) / cycle / measured;
 }
@@ -135,7 +135,7 @@ TEST(Pipeline, DecodersFollowTheMicroOpCacheAfterACycle) {
   const TimedBlockPtr block = make_block(*instructions, 0, skylake);
   Pipeline pipeline{skylake};
   constexpr unsigned pairs = 500;
-  for (unsigned times = 0; times < 2 * pairs; ++times) pipeline.retire(*block, {}, {.decoded = times % 2 == 0});
+  for (unsigned times = 0; times < 2 * pairs; ++times) pipeline.retire(block, {}, {.decoded = times % 2 == 0});
   // Four of six micro-ops of a line, the switch, and two cycles for 32 bytes.
   constexpr double expected = 4. / 6 + 1 + 2;
   EXPECT_NEAR(static_cast<double>(pipeline.now()) / cycle / pairs, expected, 0.05 * expected);
@@ -248,7 +248,7 @@ TEST(Pipeline, APauseEndsAllThatIsInFlight) {
   const TimedBlockPtr block = make_block(*instructions, 0, skylake);
   const std::vector late{at(0, 8, 1000)};
   Pipeline pipeline{skylake};
-  pipeline.retire(*block, late);
+  pipeline.retire(block, late);
   const Time before = pipeline.now();
   EXPECT_GT(before, 1000 * cycle);
   constexpr unsigned long_pause = 4'000'000'000;
@@ -258,9 +258,9 @@ TEST(Pipeline, APauseEndsAllThatIsInFlight) {
     EXPECT_EQ(pipeline.now() - from, Time{cycles} * cycle);
   }
   const Time from = pipeline.now();
-  pipeline.retire(*block, std::vector{at(0)});
+  pipeline.retire(block, std::vector{at(0)});
   Pipeline empty{skylake};
-  empty.retire(*block, std::vector{at(0)});
+  empty.retire(block, std::vector{at(0)});
   EXPECT_EQ(pipeline.now() - from, empty.now());
 }
 
@@ -284,7 +284,7 @@ TEST(Pipeline, MoreOfABlockNeverRetiresEarlier) {
         last = at;
       }
       ASSERT_EQ(state_of(pipeline), before) << "peek() changes nothing";
-      pipeline.retire(*whole, accesses, how);
+      pipeline.retire(whole, accesses, how);
       ASSERT_EQ(pipeline.now(), last);
       all = last;
     }
@@ -300,8 +300,8 @@ TEST(Pipeline, GoesOnFromASavedState) {
     const TimedBlockPtr block = make_block(code, any.random(), skylake);
     const auto accesses = any.accesses(block->accesses().size());
     const BlockRun how = any.run();
-    one.retire(*block, accesses, how);
-    if (other != nullptr) other->retire(*block, accesses, how);
+    one.retire(block, accesses, how);
+    if (other != nullptr) other->retire(block, accesses, how);
   };
   for (unsigned times = 0; times < 100; ++times) {
     retire(a, nullptr);
@@ -328,7 +328,7 @@ TEST(Pipeline, AnyBytesAreAState) {
       const auto accesses = any.accesses(made->accesses().size());
       const BlockRun how = any.run();
       const Time at = pipeline.peek(*made, accesses, how);
-      pipeline.retire(*made, accesses, how);
+      pipeline.retire(made, accesses, how);
       ASSERT_EQ(pipeline.now(), at);
     }
     EXPECT_GT(pipeline.now(), before);
@@ -346,7 +346,7 @@ TEST(Pipeline, GoesOnForAnyTime) {
     Pipeline pipeline{skylake};
     const auto run = [&] {
       const Time before = pipeline.now();
-      for (unsigned times = 0; times < 100'000; ++times) pipeline.retire(*block, accesses, {.decoded = decoded});
+      for (unsigned times = 0; times < 100'000; ++times) pipeline.retire(block, accesses, {.decoded = decoded});
       return pipeline.now() - before;
     };
     run();

@@ -247,19 +247,15 @@ TEST_F(Threads, HaveHalfOfTheTlbForCode) {
 class SlowClock final : public CoreClock {
  public:
   void fetch_by(CodeFetcher& /*fetcher*/) override {}
-  std::span<const CodePart> parts_of(const SeenBlock& /*block*/) override { return {}; }
-  void retire(const SeenBlock& /*block*/, std::size_t /*number*/, std::span<const ClockedAccess> /*accesses*/,
+  BlockCode code_of(const SeenBlock& /*block*/) override { return {}; }
+  void retire(const BlockCode& /*code*/, std::size_t /*number*/, std::span<const ClockedAccess> /*accesses*/,
               const CodeArrival& /*arrival*/) override {}
   void begin(const SeenBlock& /*block*/, std::uint64_t /*now*/, std::size_t /*first*/) override {}
   void reach(std::uint64_t /*now*/) override {}
   void access(bool /*store*/, const ClockedAccess& /*access*/, std::uint64_t /*now*/) override {}
   void retire_to(std::uint64_t /*now*/) override {}
-  [[nodiscard]] std::uint64_t at_part() const override { return told_; }
   std::uint64_t cycles(std::uint64_t now) override { return told_ = 3 * now; }
   void visit_state(const StateVisitor& /*visit*/, std::uint64_t /*now*/) override {}
-
- private:
-  std::uint64_t told_{};
 };
 
 // The other thread goes on from there, whether the core is saved in between or not.
