@@ -47,7 +47,7 @@ class PipelineStates {
     }
   };
   static constexpr std::size_t max_accesses = 255;  ///< Of a step.
-  static constexpr std::uint32_t decoded = 4;  ///< Of Step::how: BlockRun::decoded.
+  static constexpr std::uint32_t decoded = 4;       ///< Of Step::how: BlockRun::decoded.
 
   struct Found {
     Index state{};
