@@ -1,5 +1,7 @@
 #include "timing/pipeline.hpp"
 
+#include <emmintrin.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -328,24 +330,23 @@ inline Tick Pipeline::flow(const TimedBlock& block, std::span<const TimedAccess>
 /// Returns when the last port is free.
 inline Tick Pipeline::take_ports(const TimedBlock& block, Tick dispatched) {
   constexpr std::size_t lanes = 8;
-  using Ports [[gnu::vector_size(lanes * sizeof(TimedBlock::ShortTicks))]] = TimedBlock::ShortTicks;
-  const auto least = [](Ports a, Ports b) { return a < b ? a : b; };
-  const auto most = [](Ports a, Ports b) { return a > b ? a : b; };
-  const Ports passed = Ports{} + static_cast<TimedBlock::ShortTicks>(std::min<Tick>(
-                                     dispatched - std::exchange(clocks_.dispatched, dispatched), 0xFFFF));
-  Ports last{};
+  const auto load = [](const TimedBlock::ShortTicks* from) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  };
+  const auto most = [](__m128i a, __m128i b) { return _mm_adds_epu16(_mm_subs_epu16(a, b), b); };
+  const Tick passed = std::min<Tick>(dispatched - std::exchange(clocks_.dispatched, dispatched), 0xFFFF);
+  const __m128i all_passed = _mm_set1_epi16(static_cast<short>(passed));
+  __m128i last = _mm_setzero_si128();
   for (std::size_t at = 0; at < max_port_sets; at += lanes) {
-    Ports busy, use;
-    std::memcpy(&busy, &clocks_.ports[at], sizeof busy);
-    std::memcpy(&use, &block.ports[at], sizeof use);
-    busy -= least(busy, passed);
-    busy += least(use, ~busy);
-    std::memcpy(&clocks_.ports[at], &busy, sizeof busy);
+    TimedBlock::ShortTicks* const ports = &clocks_.ports[at];
+    const __m128i busy = _mm_adds_epu16(_mm_subs_epu16(load(ports), all_passed), load(&block.ports[at]));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(ports), busy);
     last = most(last, busy);
   }
-  last = most(last, __builtin_shuffle(last, Ports{4, 5, 6, 7}));
-  last = most(last, __builtin_shuffle(last, Ports{2, 3}));
-  return dispatched + std::max(last[0], last[1]);
+  last = most(last, _mm_shuffle_epi32(last, 0b1110));
+  last = most(last, _mm_shuffle_epi32(last, 0b01));
+  const auto pair = static_cast<std::uint32_t>(_mm_cvtsi128_si32(last));
+  return dispatched + static_cast<Tick>(std::max(pair & 0xFFFFU, pair >> 16U));
 }
 
 inline void Pipeline::run(const TimedBlock& block, std::span<const TimedAccess> accesses, const BlockRun& how) {

@@ -110,10 +110,10 @@ class Pipeline {
 
   /// Of the time of one run: what repeating a step saves, and what finding a state and recording a step cost. They are
   /// done as long as more is saved; and where nothing is repeated, for some hundredths of the time.
-  static constexpr std::int64_t anew_gain = 1, repeating_gain = 20, finding_cost = 300, recording_cost = 1500;
-  static constexpr std::int64_t first_credit = 8192 * recording_cost, max_credit = 16384 * recording_cost;
+  static constexpr std::int64_t anew_gain = 1, repeating_gain = 20, finding_cost = 200, recording_cost = 600;
+  static constexpr std::int64_t first_credit = 4096 * recording_cost, max_credit = 16384 * recording_cost;
   /// With less than that, steps are recorded only from states that came again.
-  static constexpr std::int64_t sparing_credit = 2048 * recording_cost;
+  static constexpr std::int64_t sparing_credit = 1024 * recording_cost;
   static constexpr std::uint64_t productive = 32;  ///< Steps that are repeated between a state that was found and the
                                                    ///< first one that leads nowhere, if it was worth looking for it.
   static constexpr unsigned max_wait = 1024;

@@ -44,6 +44,7 @@ class RecentStores {
 
   /// What those that are not yet in the L1 do to a load whose address is there at `when`.
   [[nodiscard]] Forwarding before(const TimedBlock::Access& access, const TimedAccess& at, Tick when) const {
+    if (are_written(at, when)) return {};
     const Tick in_time = when + access.latency;
     Forwarding made{.data = in_time};
     for (std::uint64_t place = at.physical / place_bytes, left = places(at); left != 0; ++place, --left) {
@@ -67,6 +68,10 @@ class RecentStores {
   }
   /// A store that has its data, and retires, then.
   void add(const TimedAccess& store, Tick data, Tick retired) {
+    for (std::uint64_t line = first_line(store), last = last_line(store); line <= last; ++line) {
+      Tick& latest = latest_[line % latest_.size()];
+      latest = std::max(latest, retired);
+    }
     for (std::uint64_t place = store.physical / place_bytes, left = places(store); left != 0; ++place, --left) {
       Store& at = stores_[place % stores_.size()];
       if (keeps_) overwritten_.push_back({.at = place % stores_.size(), .store = at});
@@ -86,6 +91,11 @@ class RecentStores {
       change(store.data);
       change(store.retired);
     }
+    latest_.fill(0);
+    for (std::size_t place = 0; place < stores_.size(); ++place) {
+      Tick& latest = latest_[place / (stores_.size() / latest_.size())];
+      latest = std::max(latest, stores_[place].retired);
+    }
   }
   [[nodiscard]] std::span<std::byte> bytes() { return std::as_writable_bytes(std::span{stores_}); }
 
@@ -103,12 +113,20 @@ class RecentStores {
     std::size_t at{};
     Store store;
   };
-  static constexpr std::uint64_t place_bytes = 8;
+  static constexpr std::uint64_t place_bytes = 8, line_bytes = 64;
   static constexpr Tick until_written = 2 * cycle;  ///< From a store's retirement until its data are in the L1.
 
   /// The places that an access touches.
   static std::uint64_t places(const TimedAccess& at) {
     return (at.physical % place_bytes + at.bytes + place_bytes - 1) / place_bytes;
+  }
+  static std::uint64_t first_line(const TimedAccess& at) { return at.physical / line_bytes; }
+  static std::uint64_t last_line(const TimedAccess& at) { return (at.physical + at.bytes - 1) / line_bytes; }
+  /// Whether all stores near that load have been, when it has its address. Most have.
+  [[nodiscard]] bool are_written(const TimedAccess& load, Tick when) const {
+    for (std::uint64_t line = first_line(load), last = last_line(load); line <= last; ++line)
+      if (latest_[line % latest_.size()] + until_written >= when) return false;
+    return true;
   }
   /// Whether the store's address and the load's are one as far as 4 KiB tell addresses apart.
   static bool is_alias(const Store& store, const TimedAccess& load) {
@@ -119,6 +137,7 @@ class RecentStores {
 
   const Microarchitecture& on_;
   std::array<Store, 512> stores_{};
+  std::array<Tick, 64> latest_{};  ///< Retirement of each line's stores, or later: of those that were put back, too.
   bool keeps_{};
   std::vector<Overwritten> overwritten_;
 };
