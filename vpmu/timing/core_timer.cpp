@@ -4,6 +4,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "timing/form.hpp"
+
 namespace vpmu::timing {
 namespace {
 
@@ -47,7 +49,7 @@ std::shared_ptr<const CoreTimer::Note> CoreTimer::make_note(const SeenBlock& blo
   std::uint16_t offset = 0;
   for (const TimedInstruction& i : timed_code(block.code, block.bits, on_)) {
     if (note->steps.size() == block.instructions) break;
-    without_row_ += i.has_row ? 0 : 1;
+    if (!i.has_row) count_without_row(block.code.subspan(offset), block.bits);
     note->steps.push_back({.offset = offset, .loads = i.loads, .stores = i.stores});
     offset = static_cast<std::uint16_t>(offset + i.length);
   }
@@ -70,6 +72,16 @@ std::shared_ptr<const CoreTimer::Note> CoreTimer::make_note(const SeenBlock& blo
     note->codes.push_back({.block = blocks_.find(begins, note->bits, std::span{note->bytes}.subspan(from, to - from))});
   }
   return note;
+}
+
+void CoreTimer::count_without_row(std::span<const std::byte> code, std::uint8_t bits) {
+  ++without_row_;
+  const auto form = bits == 64 ? read_form(code) : std::nullopt;
+  if (!form) return;
+  if (const auto known = forms_without_row_.find(form->name); known != forms_without_row_.end())
+    ++known->second;
+  else if (forms_without_row_.size() < max_forms_without_row)
+    forms_without_row_.emplace(form->name, 1);
 }
 
 // The blocks that it keeps may be others', too.

@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -45,8 +47,11 @@ class CoreTimer final : public uarch::CoreClock {
   void pause(std::uint64_t now, unsigned cycles);
   /// Instructions of the part that has not ended: cycles() may still grow by max_per_instruction for each.
   [[nodiscard]] std::uint64_t open() const { return open_.instructions; }
-  /// Instructions, by where they stand, that have no row of their own: they take what their class does.
+  /// Instructions, by where they stand, that have no row of their own: they take what their class does. The first
+  /// max_forms_without_row forms by name (form_of()), as "bndmov sys,sys"; those in code for 16 and 32 bits have none.
+  static constexpr std::size_t max_forms_without_row = 256;
   [[nodiscard]] std::uint64_t without_row() const { return without_row_; }
+  [[nodiscard]] const std::map<std::string, std::uint64_t>& forms_without_row() const { return forms_without_row_; }
   /// Of the host's memory, that what is known of the guest's code takes: bounded, whatever code comes.
   [[nodiscard]] std::size_t kept_bytes() const {
     return blocks_.bytes() + note_bytes_ + older_note_bytes_ + pipeline_.kept_bytes();
@@ -122,6 +127,7 @@ class CoreTimer final : public uarch::CoreClock {
     More more;
   };
   std::shared_ptr<const Note> make_note(const SeenBlock& block);
+  void count_without_row(std::span<const std::byte> code, std::uint8_t bits);
   /// Whether the block's index is that of its own note.
   static bool has(const std::vector<std::shared_ptr<const Note>>& notes, const SeenBlock& block);
   void keep_note(const SeenBlock& block);
@@ -141,6 +147,7 @@ class CoreTimer final : public uarch::CoreClock {
   Pipeline pipeline_;
   uarch::CodeFetcher* fetcher_{};
   std::uint64_t without_row_{}, delayed_{};
+  std::map<std::string, std::uint64_t> forms_without_row_;
   Open open_;
   bool has_arrived_{};  ///< The front end has come to the part that is open, or begins next,
   BlockRun run_;        ///< in this way.

@@ -50,6 +50,8 @@ void OnDemandModel::pause(std::uint64_t now) {
 void OnDemandModel::visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const {
   if (timer_ == nullptr) return;
   visit("pmu.time.without_row", timer_->without_row());
+  for (const auto& [form, count] : timer_->forms_without_row())
+    visit(fmt::format("pmu.time.without_row.{}", form), count);
   visit("pmu.time.delayed", timer_->delayed());
 }
 

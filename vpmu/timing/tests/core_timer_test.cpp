@@ -206,6 +206,19 @@ TEST(CoreTimer, SavingChangesNoCycleAndNoCount) {
   }
 }
 
+TEST(CoreTimer, CountsInstructionsWithoutARowByTheirForm) {
+  const auto code = X86("bndmov %bnd0, %bnd1; add %eax, %ecx; bndmov %bnd2, %bnd3; 1: jmp 1b");
+  SeenBlock block;
+  block.rip = 0x1000;
+  block.instructions = 4;
+  block.code = std::as_bytes(std::span{code});
+  CoreTimer timer{skylake};
+  EXPECT_TRUE(timer.forms_without_row().empty());
+  static_cast<void>(timer.code_of(block));
+  EXPECT_EQ(timer.without_row(), 2U);
+  EXPECT_EQ(timer.forms_without_row(), (std::map<std::string, std::uint64_t>{{"bndmov sys,sys", 2}}));
+}
+
 // A guest may have any code, as much as it likes: of this each block takes some kilobytes.
 TEST(CoreTimer, WhatItKeepsOfCodeIsBounded) {
   const auto code = X86(".rept 32; add %eax, (%rcx); .endr\n");
