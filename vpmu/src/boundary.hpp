@@ -9,6 +9,7 @@ struct Pmu::Boundary {
   CounterSet newly_armed;  ///< Armed from the next boundary on.
   CounterSet served;       ///< Reloaded and cleared by this boundary's assist.
   bool pmi{};              ///< All requests of a boundary are one (rules Q3, V5) ...
+  bool from_compare{};     ///< The record of a fused pair, which its first half left (rule P2a).
   bool second_pmi{};       ///< ... but for the pair of threshold and overflow of one counter (rule Q5).
 };
 

@@ -33,15 +33,17 @@ std::uint64_t encode_store_status(const MemAccess& a) {
 }  // namespace
 
 // The record shows the state after the instruction, RIP the next one (rules P3, P4, P7, P8, P9, T4).
-PebsRecord Pmu::compose(CounterSet triggers, CounterSet served, const Retirement& r, std::uint64_t tsc) const {
+PebsRecord Pmu::compose(CounterSet triggers, const Retirement& r) const {
   PebsRecord record;
   compose_registers(record, r);
   record[Slot::rip] = r.next_ip.value();
-  record[Slot::status] = desc_.pebs_format >= 3 ? served.gp_bits() : state_.global_status;
   record[Slot::eventing_ip] = r.ip.value();
-  record[Slot::tsc] = tsc;
   compose_memory(record, triggers, r);
   return record;
+}
+
+std::uint64_t Pmu::record_status(CounterSet served) const {
+  return desc_.pebs_format >= 3 ? served.gp_bits() : state_.global_status;
 }
 
 // The facility updates these with each load that it has tagged, whether or not that is over the threshold. SDM 3B

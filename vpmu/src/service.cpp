@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "boundary.hpp"
 #include "store_outcome.hpp"
@@ -33,14 +35,24 @@ bool Pmu::late_without_instruction(CounterId c, std::uint64_t events) {
   return late;
 }
 
-// Option macro_fusion (rule P2a): the pair retires as one, so the record shows the state after the branch.
+// Option macro_fusion (rule P2a): a fused pair retires as one. Its record is of the compare, which has the address and
+// the data, and RIP is behind the branch, which changes no other register. If something comes between them, as an
+// interrupt in a guest whose pairs are not fused for it, the compare has retired by itself.
 void Pmu::hold_fused(Boundary& b, const Retirement& r) {
-  for (const CounterId c : counters(state_.fused_trigger))
-    if (pebs_enabled(c)) b.due.triggered.add(c);
-  state_.fused_trigger = 0;
-  if (!config_.policies.macro_fusion || !r.macro_fused) return;
-  state_.fused_trigger = b.due.triggered.raw();
-  b.due.triggered = {};
+  PebsRecord record{.value = state_.fused_record};
+  for (const CounterId c : counters(std::exchange(state_.fused_trigger, 0))) {
+    if (!pebs_enabled(c)) continue;
+    b.due.triggered.add(c);
+    b.from_compare = true;
+  }
+  if (b.from_compare) {
+    if (r.ip.value() == record[Slot::rip]) record[Slot::rip] = r.next_ip.value();
+    state_.fused_record = record.value;
+  } else if (config_.policies.macro_fusion && r.macro_fused && !b.due.triggered.empty()) {
+    state_.fused_record = compose(b.due.triggered, r).value;
+    state_.fused_trigger = b.due.triggered.raw();
+    b.due.triggered = {};
+  }
 }
 
 // Walks the steps of the boundary in the manual's order; the interrupts are left to request_pmis() (rule Q8).
@@ -103,7 +115,9 @@ void Pmu::assist(Boundary& b, const Retirement& r, GuestEnv& env) {
   const CounterSet waiting = counters(state_.pmi_after_assist) & served;
   replan_ = true;
 
-  const StoreOutcome stored = store_record(triggers, served, r, env);
+  const std::optional<PebsRecord> of_compare =
+      b.from_compare ? std::optional{PebsRecord{.value = state_.fused_record}} : std::nullopt;
+  const StoreOutcome stored = store_record(triggers, served, r, of_compare, env);
   if (!stored.ok) {
     // Rule F4: the counters are not cleared or reloaded; they are disarmed and run on.
     served = triggers;

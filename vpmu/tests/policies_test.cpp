@@ -97,18 +97,69 @@ TEST(MacroFusion, IsOffByDefault) {
   EXPECT_EQ(s.record(0)[Slot::rip], S::a(3).value());
 }
 
-// Rule P2a, option macro_fusion: the pair retires as one, RIP is after its branch.
-TEST(MacroFusion, MovesTheRecordOfACompareBehindItsBranch) {
+// Rule P2a, option macro_fusion: the pair retires as one. RIP is behind its branch, the rest is the compare's.
+TEST(MacroFusion, ARecordOfACompareIsWrittenBehindItsBranch) {
   S s{PmuPolicies{.macro_fusion = true}};
   s.start_pebs(0, loads, 1);
   s.run(1, 1);
-  s.retire(fused_compare(s, 2));
+  const Retirement compare = fused_compare(s, 2);
+  s.retire(compare);
   EXPECT_EQ(s.records(), 0U);
   s.retire(fused_jump(s, 3));
   ASSERT_EQ(s.records(), 1U);
   EXPECT_EQ(s.record(0)[Slot::rip], 0x40'0000U);
+  EXPECT_EQ(s.record(0)[Slot::eventing_ip], compare.ip.value());
+  EXPECT_EQ(s.record(0)[Slot::data_address], compare.load.address.value());
+  EXPECT_NE(s.record(0)[Slot::data_address], 0U);
   EXPECT_EQ(s.pmc(0), minus(1));
   EXPECT_EQ(s.status(), 0U);
+}
+
+// Rule P2a; load latency, whose fields a later load must not replace.
+TEST(MacroFusion, KeepsTheLatencyAndTheSourceOfTheCompare) {
+  S s{PmuPolicies{.macro_fusion = true}};
+  s.write(msr::MSR_PEBS_LD_LAT_THRESHOLD, 3);
+  s.start(3, load_latency, 1);
+  s.write(msr::IA32_PEBS_ENABLE, bit(3) | bit(35));
+  Retirement first = s.load(1);
+  first.load.latency = 10;
+  s.retire(first);
+  Retirement compare = fused_compare(s, 2);
+  compare.load.latency = 30;
+  compare.load.level = HitLevel::l3;
+  s.retire(compare);
+  s.retire(fused_jump(s, 3));
+  ASSERT_EQ(s.records(), 1U);
+  EXPECT_EQ(s.record(0)[Slot::latency], 30U);
+  EXPECT_NE(s.record(0)[Slot::data_source], 0U);
+  EXPECT_EQ(s.record(0)[Slot::data_address], compare.load.address.value());
+}
+
+TEST(MacroFusion, ACompareThatIsInterruptedRetiresByItself) {
+  S s{PmuPolicies{.macro_fusion = true}};
+  s.start_pebs(0, loads, 1);
+  s.run(1, 1);
+  const Retirement compare = fused_compare(s, 2);
+  s.retire(compare);
+  Retirement handler = s.plain(100);
+  s.retire(handler);
+  ASSERT_EQ(s.records(), 1U);
+  EXPECT_EQ(s.record(0)[Slot::rip], compare.next_ip.value());
+  EXPECT_EQ(s.record(0)[Slot::eventing_ip], compare.ip.value());
+}
+
+TEST(MacroFusion, IsSavedBetweenTheHalves) {
+  S s{PmuPolicies{.macro_fusion = true}};
+  s.start_pebs(0, loads, 1);
+  s.run(1, 1);
+  const Retirement compare = fused_compare(s, 2);
+  s.retire(compare);
+  const PmuSnapshot saved = s.pmu.snapshot();
+  s.write(msr::IA32_PEBS_ENABLE, 0);
+  ASSERT_EQ(s.pmu.restore(saved), RestoreStatus::ok);
+  s.retire(fused_jump(s, 3));
+  ASSERT_EQ(s.records(), 1U);
+  EXPECT_EQ(s.record(0)[Slot::eventing_ip], compare.ip.value());
 }
 
 TEST(MacroFusion, ReprogrammingBetweenTheHalvesDropsTheTrigger) {

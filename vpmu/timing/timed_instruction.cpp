@@ -280,20 +280,10 @@ class Maker {
     made_.is_branch = i_.in.meta.branch_type != ZYDIS_BRANCH_TYPE_NONE;
     made_.has_length_prefix = i_.has(ZYDIS_ATTRIB_HAS_OPERANDSIZE) && i_.in.raw.imm[0].size == 16 &&
                               i_.in.encoding == ZYDIS_INSTRUCTION_ENCODING_LEGACY && !made_.is_branch;
-    const bool memory_and_immediate = made_.loads != 0 && i_.is_immediate(1);
     made_.takes_two_places = has_wide_constant();
-    if (made_.stores != 0 || memory_and_immediate) return;
-    switch (m) {
-      case ZYDIS_MNEMONIC_TEST:
-      case ZYDIS_MNEMONIC_AND: made_.fusion = Fusion::with_all; break;
-      case ZYDIS_MNEMONIC_CMP:
-      case ZYDIS_MNEMONIC_ADD:
-      case ZYDIS_MNEMONIC_SUB: made_.fusion = Fusion::with_carry_too; break;
-      case ZYDIS_MNEMONIC_INC:
-      case ZYDIS_MNEMONIC_DEC: made_.fusion = Fusion::with_zero_and_signed; break;
-      default: break;
-    }
-    made_.condition = condition_of(m);
+    const exec::FusionPart part = exec::fusion_part(i_);
+    made_.fusion = part.first;
+    made_.condition = part.condition;
   }
 
   /// 248966, decoded ICache: a constant of 64 bits. uiCA: one that 16 bits do not hold, beside an address.
@@ -305,28 +295,6 @@ class Maker {
       return -most <= value && value < most;
     };
     return !fits(32) || (!fits(16) && made_.loads + made_.stores != 0);
-  }
-
-  static Fusion condition_of(ZydisMnemonic m) {
-    switch (m) {
-      case ZYDIS_MNEMONIC_JZ:
-      case ZYDIS_MNEMONIC_JNZ:
-      case ZYDIS_MNEMONIC_JL:
-      case ZYDIS_MNEMONIC_JNL:
-      case ZYDIS_MNEMONIC_JLE:
-      case ZYDIS_MNEMONIC_JNLE: return Fusion::with_zero_and_signed;
-      case ZYDIS_MNEMONIC_JB:
-      case ZYDIS_MNEMONIC_JNB:
-      case ZYDIS_MNEMONIC_JBE:
-      case ZYDIS_MNEMONIC_JNBE: return Fusion::with_carry_too;
-      case ZYDIS_MNEMONIC_JS:
-      case ZYDIS_MNEMONIC_JNS:
-      case ZYDIS_MNEMONIC_JO:
-      case ZYDIS_MNEMONIC_JNO:
-      case ZYDIS_MNEMONIC_JP:
-      case ZYDIS_MNEMONIC_JNP: return Fusion::with_all;
-      default: return Fusion::none;
-    }
   }
 
   const DecodedInstruction& i_;

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "exec/decode/macro_fusion.hpp"
 #include "timing/microarchitecture.hpp"
 
 namespace vpmu::exec {
@@ -48,8 +49,7 @@ class Nodes {
   std::uint8_t count_{};
 };
 
-/// With which conditional branches a compare fuses. 248966, macro-fusion.
-enum class Fusion : std::uint8_t { none, with_zero_and_signed, with_carry_too, with_all };
+using exec::Fusion;
 
 /// What an instruction takes of a pipeline, wherever it stands.
 struct TimedInstruction {

@@ -87,30 +87,9 @@ bool is_partial(const ZydisDecodedInstruction& i) {
   }
 }
 
-/// What a mnemonic alone determines, for the forms of it that exist.
-struct MnemonicTraits {
-  std::array<FusionPart, 2> fusion{};  ///< By compares_memory_with_immediate().
-  std::string_view name;
-};
-
-/// A table, because comparing names for each instruction would cost more than decoding it.
-const MnemonicTraits& traits_of(ZydisMnemonic mnemonic) {
-  static const auto table = [] {
-    std::array<MnemonicTraits, ZYDIS_MNEMONIC_MAX_VALUE + 1> all{};
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      const char* const text = ZydisMnemonicGetString(static_cast<ZydisMnemonic>(i));
-      const std::string_view name = text != nullptr ? text : "";
-      all[i].fusion = {fusion_part(name, false), fusion_part(name, true)};
-      all[i].name = name;
-    }
-    return all;
-  }();
-  return table[static_cast<std::size_t>(mnemonic)];
-}
-
-bool compares_memory_with_immediate(std::span<const ZydisDecodedOperand> operands) {
-  return operands.size() > 1 && operands[0].type == ZYDIS_OPERAND_TYPE_MEMORY &&
-         operands[1].type == ZYDIS_OPERAND_TYPE_IMMEDIATE;
+std::string_view name_of(ZydisMnemonic mnemonic) {
+  const ZydisShortString* const name = ZydisMnemonicGetStringWrapped(mnemonic);
+  return name != nullptr ? std::string_view{name->data, name->size} : std::string_view{};
 }
 
 /// Whether every processor that there is a model of has the instruction. SDM 1 5.1.
@@ -174,9 +153,8 @@ std::optional<Instruction> decode_instruction(std::span<const std::byte> bytes, 
   Decoded d;
   if (!vpmu::exec::read_instruction(bytes, mode, d)) return std::nullopt;
   const ZydisDecodedInstruction& i = d.in;
-  const MnemonicTraits& traits = traits_of(i.mnemonic);
   Instruction out{.length = i.length,
-                  .mnemonic = traits.name,
+                  .mnemonic = name_of(i.mnemonic),
                   .partial = is_partial(i),
                   .quiet = is_quiet(d),
                   .rep = d.repeats(),
@@ -187,7 +165,7 @@ std::optional<Instruction> decode_instruction(std::span<const std::byte> bytes, 
                   .raises = raises(i),
                   .branch = vpmu::exec::branch_kind(d),
                   .kind = vpmu::exec::instruction_class(d),
-                  .fusion = traits.fusion[compares_memory_with_immediate(d.operands()) ? 1 : 0],
+                  .fusion = vpmu::exec::fusion_part(d),
                   .flags = flag_use(d),
                   .accesses = access_counts(d),
                   .gather = gather(d),

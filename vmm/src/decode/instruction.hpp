@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "decode/macro_fusion.hpp"
 #include "decode/system_instruction.hpp"
+#include "exec/decode/macro_fusion.hpp"
 #include "exec/state/code_mode.hpp"
 #include "vpmu/address.hpp"
 #include "vpmu/retirement.hpp"
@@ -87,7 +87,7 @@ struct Instruction {
   Raises raises{};
   vpmu::BranchKind branch{vpmu::BranchKind::none};
   vpmu::InstructionClass kind{};
-  FusionPart fusion{};
+  vpmu::exec::FusionPart fusion{};
   FlagUse flags;
   AccessCounts accesses;  ///< Of a gather: of all its elements.
   std::optional<MemoryOperand> load;

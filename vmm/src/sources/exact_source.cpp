@@ -272,8 +272,8 @@ void ExactSource::note_stop(vpmu::exec::Stop stop) {
 }
 
 /// Whether the instruction and the branch after it, at `next`, are one micro-operation.
-bool ExactSource::is_fused(FusionPart first, vpmu::GuestLinear next) {
-  if (first != FusionPart::compare && first != FusionPart::test) return false;
+bool ExactSource::is_fused(const vpmu::exec::FusionPart& first, vpmu::GuestLinear next) {
+  if (first.first == vpmu::exec::Fusion::none || (fuses_compares_alone_ && !first.compares)) return false;
   const Instruction* const second = code_.at(next, vcpu_.sregs());
   return second != nullptr && fuses(first, second->fusion, next.value());
 }

@@ -54,7 +54,8 @@ class ExactSource final : public CountSource {
         steps_{std::move(timer), breakpoints, view, generation},
         in_place_{view, generation, std::move(foreign_msr)},
         model_{generation, options, caches, cpu},
-        storable_{std::move(storable)} {
+        storable_{std::move(storable)},
+        fuses_compares_alone_{generation.generation < vpmu::Generation::sandy_bridge} {
     if (model_.keeps_time()) vcpu_.tell_time(time_);
   }
   ExactSource(const ExactSource&) = delete;
@@ -112,7 +113,7 @@ class ExactSource final : public CountSource {
   bool run_blocks(std::uint64_t instructions);
   void run_one(RunEnd& end);
   void note_stop(vpmu::exec::Stop stop);
-  [[nodiscard]] bool is_fused(FusionPart first, vpmu::GuestLinear next);
+  [[nodiscard]] bool is_fused(const vpmu::exec::FusionPart& first, vpmu::GuestLinear next);
 
   // In place of KVM's.
   Result<std::optional<RunEnd>> run_in_place(VcpuBackend& backend);
@@ -138,6 +139,7 @@ class ExactSource final : public CountSource {
   GuestTime time_{model_, steps_.clocks()};
   PlanProgress progress_;
   StorableBranches storable_;
+  bool fuses_compares_alone_;       ///< Other instructions do from Sandy Bridge on.
   std::optional<Sibling> sibling_;  ///< What the sibling had done when that was last counted.
   ExactStatistics statistics_{};
 };

@@ -315,11 +315,12 @@ TEST(InstructionClasses, AreThoseOfTheEngine) {
   EXPECT_EQ(decode(X86("nop"))->kind, InstructionClass::nop);
 }
 
-// Optimization Reference Manual, macro-fusion of Nehalem.
+// Optimization Reference Manual, macro-fusion.
 TEST(Fusion, JoinsACompareAndTheBranchesThatItFeeds) {
+  using vpmu::exec::FusionPart;
   const auto part = [](const Code& code) { return decode(code)->fusion; };
   const FusionPart cmp = part(X86("cmp %ebx, %eax")), test = part(X86("test %eax, %eax")), jz = part(X86("je 1f; 1:")),
-                   jl = part(X86("jl 1f; 1:")), js = part(X86("js 1f; 1:"));
+                   jl = part(X86("jl 1f; 1:")), js = part(X86("js 1f; 1:")), jb = part(X86("jb 1f; 1:"));
   EXPECT_TRUE(fuses(cmp, jz, 0x1002));
   EXPECT_TRUE(fuses(cmp, jl, 0x1002));
   EXPECT_FALSE(fuses(cmp, js, 0x1002)) << "not with the sign alone";
@@ -328,8 +329,15 @@ TEST(Fusion, JoinsACompareAndTheBranchesThatItFeeds) {
   EXPECT_FALSE(fuses(cmp, cmp, 0x1002));
   EXPECT_FALSE(fuses(part(X86("cmpl $0, (%rbx)")), jz, 0x1002)) << "not memory with an immediate";
   EXPECT_TRUE(fuses(part(X86("cmp $0, %eax")), jz, 0x1002));
+  EXPECT_TRUE(fuses(part(X86("cmp (%rbx), %eax")), jz, 0x1002));
   EXPECT_FALSE(fuses(cmp, part(X86("jrcxz 1f; 1:")), 0x1002)) << "JRCXZ looks at no flag";
-  EXPECT_FALSE(fuses(part(X86("add %ebx, %eax")), jz, 0x1002)) << "ADD: not on Nehalem";
+  const FusionPart add = part(X86("add %ebx, %eax")), dec = part(X86("dec %eax"));
+  EXPECT_TRUE(fuses(add, jz, 0x1002));
+  EXPECT_TRUE(fuses(dec, jz, 0x1002));
+  EXPECT_FALSE(fuses(dec, jb, 0x1002)) << "it leaves the carry flag";
+  EXPECT_FALSE(fuses(part(X86("add %ebx, (%rax)")), jz, 0x1002)) << "not what stores";
+  EXPECT_TRUE(cmp.compares && test.compares);
+  EXPECT_FALSE(add.compares || dec.compares) << "not on Nehalem";
 }
 
 }  // namespace

@@ -218,7 +218,8 @@ class Pmu {
   void assist(Boundary& b, const Retirement& r, GuestEnv& env);
 
   // ds_area.cpp
-  [[nodiscard]] StoreOutcome store_record(CounterSet triggers, CounterSet served, const Retirement& r, GuestEnv& env);
+  [[nodiscard]] StoreOutcome store_record(CounterSet triggers, CounterSet served, const Retirement& r,
+                                          const std::optional<PebsRecord>& of_compare, GuestEnv& env);
   void drop_record(CounterSet triggers, DropReason reason, const AccessFault& fault);
 
   // lbr.cpp
@@ -239,8 +240,8 @@ class Pmu {
   void drop_branch(DropReason reason, const AccessFault& fault);
 
   // pebs_record.cpp
-  [[nodiscard]] PebsRecord compose(CounterSet triggers, CounterSet served, const Retirement& r,
-                                   std::uint64_t tsc) const;
+  [[nodiscard]] PebsRecord compose(CounterSet triggers, const Retirement& r) const;
+  [[nodiscard]] std::uint64_t record_status(CounterSet served) const;
   void keep_tagged_load(const MemAccess& load);
   void compose_tagged_load(PebsRecord& record) const;
   void compose_memory(PebsRecord& record, CounterSet triggers, const Retirement& r) const;
