@@ -39,15 +39,14 @@ bool Pmu::late_without_instruction(CounterId c, std::uint64_t events) {
 // the data, and RIP is behind the branch, which changes no other register. If something comes between them, as an
 // interrupt in a guest whose pairs are not fused for it, the compare has retired by itself.
 void Pmu::hold_fused(Boundary& b, const Retirement& r) {
-  PebsRecord record{.value = state_.fused_record};
   for (const CounterId c : counters(std::exchange(state_.fused_trigger, 0))) {
     if (!pebs_enabled(c)) continue;
     b.due.triggered.add(c);
     b.from_compare = true;
   }
   if (b.from_compare) {
-    if (r.ip.value() == record[Slot::rip]) record[Slot::rip] = r.next_ip.value();
-    state_.fused_record = record.value;
+    std::uint64_t& rip = state_.fused_record[static_cast<unsigned>(Slot::rip)];
+    if (r.ip.value() == rip) rip = r.next_ip.value();
   } else if (config_.policies.macro_fusion && r.macro_fused && !b.due.triggered.empty()) {
     state_.fused_record = compose(b.due.triggered, r).value;
     state_.fused_trigger = b.due.triggered.raw();

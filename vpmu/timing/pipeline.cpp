@@ -415,7 +415,7 @@ void Pipeline::retire(const TimedBlockPtr& block, std::span<const TimedAccess> a
     if (!repeat(*block, accesses, how)) record(block, accesses, how);
   } else {
     retire_anew(*block, accesses, how);
-    credit_ += anew_gain;
+    credit_ = std::min(credit_ + anew_gain, max_credit);
     // After a mispredicted one little is in flight, so that the state comes again soon.
     if ((how.taken || how.mispredicted) && --until_look_ == 0) look_for_state();
   }

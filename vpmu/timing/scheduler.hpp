@@ -62,7 +62,7 @@ class LeavingQueue {
 
   std::array<Leaving, max_entries> all_{};
   std::uint8_t first_{}, after_{};
-  std::array<std::uint8_t, 2> reserved_{};
+  [[maybe_unused]] std::array<std::uint8_t, 2> reserved_{};
 };
 
 /// The micro-ops that wait in the scheduler.

@@ -1,5 +1,7 @@
 #include "sources/on_demand_model.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <mutex>
 #include <utility>
