@@ -21,8 +21,7 @@ AccessResult read_ds_area(GuestEnv& env, GuestLinear ds, DsArea& area) {
 
 // Steps 2 to 5 of an assist: every page is probed before the first byte is stored, so that a record is never torn
 // (rules F1, F10).
-Pmu::StoreOutcome Pmu::store_record(CounterSet triggers, CounterSet served, const Retirement& r,
-                                    const std::optional<PebsRecord>& of_compare, GuestEnv& env) {
+Pmu::StoreOutcome Pmu::store_record(CounterSet triggers, CounterSet served, PebsRecord record, GuestEnv& env) {
   const GuestLinear ds{state_.ds_area};
   const auto format = static_cast<PebsFormat>(desc_.pebs_format);
   const std::uint64_t size = record_size(format);
@@ -40,9 +39,8 @@ Pmu::StoreOutcome Pmu::store_record(CounterSet triggers, CounterSet served, cons
   if (auto fault = env.probe_linear(ds + DsArea::index_offset, 8, AccessKind::write))
     return dropped(DropReason::fault, *fault);
 
-  PebsRecord record = of_compare ? *of_compare : compose(triggers, r);
   record[Slot::status] = record_status(served);
-  record[Slot::tsc] = env.tsc();
+  record[Slot::tsc] = env.tsc();  // rule P9
   std::array<std::byte, max_record_size> bytes{};
   encode(format, record, bytes);
   if (auto fault = env.write_linear(area.index, std::span{bytes}.first(size)))

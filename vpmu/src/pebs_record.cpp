@@ -32,7 +32,8 @@ std::uint64_t encode_store_status(const MemAccess& a) {
 
 }  // namespace
 
-// The record shows the state after the instruction, RIP the next one (rules P3, P4, P7, P8, P9, T4).
+// The record shows the state after the instruction, RIP the next one (rules P3, P4, T4). Without its status and its
+// TSC, which are of when it is stored.
 PebsRecord Pmu::compose(CounterSet triggers, const Retirement& r) const {
   PebsRecord record;
   compose_registers(record, r);
@@ -42,6 +43,7 @@ PebsRecord Pmu::compose(CounterSet triggers, const Retirement& r) const {
   return record;
 }
 
+// 90H (rules P7, P8).
 std::uint64_t Pmu::record_status(CounterSet served) const {
   return desc_.pebs_format >= 3 ? served.gp_bits() : state_.global_status;
 }

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "boundary.hpp"
@@ -35,16 +34,16 @@ bool Pmu::late_without_instruction(CounterId c, std::uint64_t events) {
   return late;
 }
 
-// Option macro_fusion (rule P2a): a fused pair retires as one. Its record is of the compare, which has the address and
-// the data, and RIP is behind the branch, which changes no other register. If something comes between them, as an
-// interrupt in a guest whose pairs are not fused for it, the compare has retired by itself.
+// Option macro_fusion (rule P2a): a fused pair retires as one. The record is composed at the compare, which has the
+// address and the data, and stored behind the branch, which changes RIP alone. If the branch does not come next,
+// because of an interrupt, the compare has retired by itself, and the record is stored as it was.
 void Pmu::hold_fused(Boundary& b, const Retirement& r) {
   for (const CounterId c : counters(std::exchange(state_.fused_trigger, 0))) {
     if (!pebs_enabled(c)) continue;
     b.due.triggered.add(c);
-    b.from_compare = true;
+    b.of_pair = true;
   }
-  if (b.from_compare) {
+  if (b.of_pair) {
     std::uint64_t& rip = state_.fused_record[static_cast<unsigned>(Slot::rip)];
     if (r.ip.value() == rip) rip = r.next_ip.value();
   } else if (config_.policies.macro_fusion && r.macro_fused && !b.due.triggered.empty()) {
@@ -114,9 +113,8 @@ void Pmu::assist(Boundary& b, const Retirement& r, GuestEnv& env) {
   const CounterSet waiting = counters(state_.pmi_after_assist) & served;
   replan_ = true;
 
-  const std::optional<PebsRecord> of_compare =
-      b.from_compare ? std::optional{PebsRecord{.value = state_.fused_record}} : std::nullopt;
-  const StoreOutcome stored = store_record(triggers, served, r, of_compare, env);
+  const PebsRecord record = b.of_pair ? PebsRecord{.value = state_.fused_record} : compose(triggers, r);
+  const StoreOutcome stored = store_record(triggers, served, record, env);
   if (!stored.ok) {
     // Rule F4: the counters are not cleared or reloaded; they are disarmed and run on.
     served = triggers;

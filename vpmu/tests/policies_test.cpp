@@ -97,25 +97,31 @@ TEST(MacroFusion, IsOffByDefault) {
   EXPECT_EQ(s.record(0)[Slot::rip], S::a(3).value());
 }
 
+/// Between the halves of a fused pair, of which the first one has triggered a record.
+struct BetweenTheHalves : S {
+  BetweenTheHalves() : S{PmuPolicies{.macro_fusion = true}} {
+    start_pebs(0, loads, 1);
+    run(1, 1);
+    retire(compare);
+  }
+  Retirement compare = fused_compare(*this, 2);
+};
+
 // Rule P2a, option macro_fusion: the pair retires as one. RIP is behind its branch, the rest is the compare's.
 TEST(MacroFusion, ARecordOfACompareIsWrittenBehindItsBranch) {
-  S s{PmuPolicies{.macro_fusion = true}};
-  s.start_pebs(0, loads, 1);
-  s.run(1, 1);
-  const Retirement compare = fused_compare(s, 2);
-  s.retire(compare);
+  BetweenTheHalves s;
   EXPECT_EQ(s.records(), 0U);
   s.retire(fused_jump(s, 3));
   ASSERT_EQ(s.records(), 1U);
   EXPECT_EQ(s.record(0)[Slot::rip], 0x40'0000U);
-  EXPECT_EQ(s.record(0)[Slot::eventing_ip], compare.ip.value());
-  EXPECT_EQ(s.record(0)[Slot::data_address], compare.load.address.value());
+  EXPECT_EQ(s.record(0)[Slot::eventing_ip], s.compare.ip.value());
+  EXPECT_EQ(s.record(0)[Slot::data_address], s.compare.load.address.value());
   EXPECT_NE(s.record(0)[Slot::data_address], 0U);
   EXPECT_EQ(s.pmc(0), minus(1));
   EXPECT_EQ(s.status(), 0U);
 }
 
-// Rule P2a; load latency, whose fields a later load must not replace.
+// Rule P2a; load latency.
 TEST(MacroFusion, KeepsTheLatencyAndTheSourceOfTheCompare) {
   S s{PmuPolicies{.macro_fusion = true}};
   s.write(msr::MSR_PEBS_LD_LAT_THRESHOLD, 3);
@@ -136,37 +142,24 @@ TEST(MacroFusion, KeepsTheLatencyAndTheSourceOfTheCompare) {
 }
 
 TEST(MacroFusion, ACompareThatIsInterruptedRetiresByItself) {
-  S s{PmuPolicies{.macro_fusion = true}};
-  s.start_pebs(0, loads, 1);
-  s.run(1, 1);
-  const Retirement compare = fused_compare(s, 2);
-  s.retire(compare);
-  Retirement handler = s.plain(100);
-  s.retire(handler);
+  BetweenTheHalves s;
+  s.retire(s.plain(100));
   ASSERT_EQ(s.records(), 1U);
-  EXPECT_EQ(s.record(0)[Slot::rip], compare.next_ip.value());
-  EXPECT_EQ(s.record(0)[Slot::eventing_ip], compare.ip.value());
+  EXPECT_EQ(s.record(0)[Slot::rip], s.compare.next_ip.value());
+  EXPECT_EQ(s.record(0)[Slot::eventing_ip], s.compare.ip.value());
 }
 
 TEST(MacroFusion, IsSavedBetweenTheHalves) {
-  S s{PmuPolicies{.macro_fusion = true}};
-  s.start_pebs(0, loads, 1);
-  s.run(1, 1);
-  const Retirement compare = fused_compare(s, 2);
-  s.retire(compare);
-  const PmuSnapshot saved = s.pmu.snapshot();
-  s.write(msr::IA32_PEBS_ENABLE, 0);
-  ASSERT_EQ(s.pmu.restore(saved), RestoreStatus::ok);
-  s.retire(fused_jump(s, 3));
-  ASSERT_EQ(s.records(), 1U);
-  EXPECT_EQ(s.record(0)[Slot::eventing_ip], compare.ip.value());
+  BetweenTheHalves s;
+  S other{PmuPolicies{.macro_fusion = true}};
+  ASSERT_EQ(other.pmu.restore(s.pmu.snapshot()), RestoreStatus::ok);
+  other.retire(fused_jump(other, 3));
+  ASSERT_EQ(other.records(), 1U);
+  EXPECT_EQ(other.record(0)[Slot::eventing_ip], s.compare.ip.value());
 }
 
 TEST(MacroFusion, ReprogrammingBetweenTheHalvesDropsTheTrigger) {
-  S s{PmuPolicies{.macro_fusion = true}};
-  s.start_pebs(0, loads, 1);
-  s.run(1, 1);
-  s.retire(fused_compare(s, 2));
+  BetweenTheHalves s;
   s.write(msr::IA32_PEBS_ENABLE, 0);
   s.retire(fused_jump(s, 3));
   EXPECT_EQ(s.records(), 0U);

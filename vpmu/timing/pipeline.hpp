@@ -108,8 +108,9 @@ class Pipeline {
   // Their bytes are the saved state.
   static_assert(std::has_unique_object_representations_v<Clocks> && std::has_unique_object_representations_v<Retired>);
 
-  /// Of the time of one run: what repeating a step saves, and what finding a state and recording a step cost. They are
-  /// done as long as more is saved; and where nothing is repeated, for some hundredths of the time.
+  /// Nanoseconds of the host, roughly, by the engine's benchmark: what repeating a step saves, and what finding a state
+  /// and recording a step cost. They are done as long as more is saved; and where nothing is repeated, in some
+  /// hundredths of the time that blocks take, of which `anew_gain` is the share of one. Only the speed depends on them.
   static constexpr std::int64_t anew_gain = 1, repeating_gain = 20, finding_cost = 200, recording_cost = 600;
   static constexpr std::int64_t first_credit = 4096 * recording_cost, max_credit = 16384 * recording_cost;
   /// With less than that, steps are recorded only from states that came again.

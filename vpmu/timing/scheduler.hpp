@@ -20,7 +20,7 @@ struct Leaving {
 /// Some of the scheduler's micro-ops, in the order in which they leave it.
 class LeavingQueue {
  public:
-  static constexpr std::size_t max_entries = 256;  ///< More than any scheduler has micro-ops.
+  static constexpr std::size_t max_entries = 256;  ///< Each is of one micro-op at least, so this is more than any has.
 
   /// Later than any, if it is empty.
   [[nodiscard]] Tick first_at() const { return first_ == after_ ? std::numeric_limits<Tick>::max() : all_[first_].at; }

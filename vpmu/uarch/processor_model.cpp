@@ -161,6 +161,7 @@ std::uint64_t ProcessorModel::cycles(std::uint64_t now) {
 inline ClockedAccess ProcessorModel::clocked(std::uint64_t physical, std::uint16_t bytes,
                                              const DataResult& result) const {
   const auto late = static_cast<std::uint16_t>(result.latency - hierarchy_.profile().latency.l1);
+  // An access is at its place, also one that says no bytes.
   return {.physical = physical, .bytes = std::max<std::uint16_t>(bytes, 1), .late = late, .level = result.level};
 }
 

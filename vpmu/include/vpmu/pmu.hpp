@@ -218,8 +218,7 @@ class Pmu {
   void assist(Boundary& b, const Retirement& r, GuestEnv& env);
 
   // ds_area.cpp
-  [[nodiscard]] StoreOutcome store_record(CounterSet triggers, CounterSet served, const Retirement& r,
-                                          const std::optional<PebsRecord>& of_compare, GuestEnv& env);
+  [[nodiscard]] StoreOutcome store_record(CounterSet triggers, CounterSet served, PebsRecord record, GuestEnv& env);
   void drop_record(CounterSet triggers, DropReason reason, const AccessFault& fault);
 
   // lbr.cpp
