@@ -73,6 +73,16 @@ inline std::uint64_t fixed(unsigned n) { return rdmsr(msr::IA32_FIXED_CTR0 + n);
 /// A period in cycles: short, but longer than the instructions that start the counter.
 std::uint64_t short_period();
 
+/// Turns all hardware prefetchers off while it lives, where the guest may: a hypervisor that passes its host's PMU on
+/// need not have this MSR. Then each line that misses is asked for by a load, store or fetch.
+class WithoutPrefetchers {
+ public:
+  WithoutPrefetchers() { (void)try_wrmsr(msr::MSR_MISC_FEATURE_CONTROL, reg::misc_feature_control::writable); }
+  ~WithoutPrefetchers() { (void)try_wrmsr(msr::MSR_MISC_FEATURE_CONTROL, 0); }
+  WithoutPrefetchers(const WithoutPrefetchers&) = delete;
+  WithoutPrefetchers& operator=(const WithoutPrefetchers&) = delete;
+};
+
 /// A timeout, in TSC ticks, that is longer than any reasonable counting source needs.
 inline constexpr std::uint64_t patience = 1ULL << 34;
 /// Runs `step` until it returns true; false if `ticks` of the TSC pass before.

@@ -30,9 +30,11 @@ enum Need : std::uint32_t {
   need_hit_levels = 1U << 3,    ///< Caches, TLBs and branch prediction are real or modelled.
   need_second_cpu = 1U << 4,    ///< The machine has a second vCPU, which waits for INIT and SIPI.
   need_branch_steps = 1U << 5,  ///< DEBUGCTL.BTF works; a host's KVM may drop it.
-  need_modelled_levels = 1U << 6,  ///< Hit levels come from one model, never from a host's caches.
-  need_uncore = 1U << 7,           ///< The package has uncore counters.
-  need_all_events = 1U << 8,       ///< Branches, accesses and micro-operations are counted, not only time.
+  need_modelled_levels = 1U << 6,   ///< Hit levels come from one model, never from a host's caches.
+  need_uncore = 1U << 7,            ///< The package has uncore counters.
+  need_all_events = 1U << 8,        ///< Branches, accesses and micro-operations are counted, not only time.
+  need_instruction_time = 1U << 9,  ///< An instruction takes a cycle.
+  need_pipeline_time = 1U << 10,    ///< The guest's CPU takes the time of a pipeline, in which pairs fuse.
 };
 
 /// Facts about the source, for tests that can check more with a better one, and the user's wishes.

@@ -90,17 +90,17 @@ gt_vector_stream:
   pop %rbx
   ret
 
-/* RSI rounds of seven instructions. */
+/* RSI rounds of seven instructions, none of which is fused with another. */
   .globl gt_counted_loop, gt_counted_loop_head
 gt_counted_loop:
   push %rbx
   mov %rsi, %rbx
   counting_on
 gt_counted_loop_head:
+  dec %rbx
   .rept 5
   mov $1, %eax
   .endr
-  dec %rbx
   jnz gt_counted_loop_head
   mov $IA32_PERF_GLOBAL_CTRL, %ecx
   counting_off
@@ -138,9 +138,9 @@ gt_marked_loop_head:
   mov $mark, %ebx
   .set mark, mark + 1
   .endr
+  dec %rdi
   mov (%rsi), %rax
   mov %rax, (%rdx)
-  dec %rdi
   jnz gt_marked_loop_head
 gt_marked_loop_end:
   pop %r15

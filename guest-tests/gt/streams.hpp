@@ -40,7 +40,7 @@ inline constexpr std::uint64_t load_stream_instructions = load_stream_length + 3
 inline constexpr std::uint64_t counted_loop_length = 7;
 /// Address of the n-th instruction that the counted loop retires, counted from 1.
 inline std::uint64_t counted_loop_at(std::uint64_t n) {
-  constexpr std::array<std::uint64_t, counted_loop_length> offsets{0, 5, 10, 15, 20, 25, 28};
+  constexpr std::array<std::uint64_t, counted_loop_length> offsets{0, 3, 8, 13, 18, 23, 28};
   return reinterpret_cast<std::uint64_t>(gt_counted_loop_head) + offsets[(n - 1) % counted_loop_length];
 }
 
@@ -64,22 +64,23 @@ struct VectorStream {
   static constexpr std::uint64_t stores = 3;
 };
 
-/// The marked loop: eight five-byte moves that write their own number to EBX, a load, a store, and the loop's own two
-/// instructions. The registers have the values that a record must show: see marked_loop_constants, CF = 1.
+/// The marked loop: eight five-byte moves that write their own number to EBX, DEC, a load, a store, and the branch,
+/// which is fused with none of them. The registers have the values that a record must show: see marked_loop_constants,
+/// CF = 1.
 struct MarkedLoop {
   static constexpr unsigned marks = 8;
   static constexpr std::uint64_t mark_bytes = 5;
-  static constexpr std::uint64_t load_offset = marks * mark_bytes;      ///< mov (%rsi), %rax
-  static constexpr std::uint64_t store_offset = load_offset + 3;        ///< mov %rax, (%rdx)
-  static constexpr std::uint64_t decrement_offset = store_offset + 3;   ///< dec %rdi
-  static constexpr std::uint64_t branch_offset = decrement_offset + 3;  ///< jnz head
+  static constexpr std::uint64_t decrement_offset = marks * mark_bytes;  ///< dec %rdi
+  static constexpr std::uint64_t load_offset = decrement_offset + 3;     ///< mov (%rsi), %rax
+  static constexpr std::uint64_t store_offset = load_offset + 3;         ///< mov %rax, (%rdx)
+  static constexpr std::uint64_t branch_offset = store_offset + 3;       ///< jnz head
   static constexpr std::uint64_t end_offset = branch_offset + 2;
   static constexpr std::uint64_t instructions = marks + 4;
 
   static std::uint64_t head() { return reinterpret_cast<std::uint64_t>(gt_marked_loop_head); }
   /// Length of the instruction at `offset`, 0 when none starts there.
   static constexpr std::uint64_t length_at(std::uint64_t offset) {
-    if (offset < load_offset) return offset % mark_bytes == 0 ? mark_bytes : 0;
+    if (offset < decrement_offset) return offset % mark_bytes == 0 ? mark_bytes : 0;
     if (offset == load_offset || offset == store_offset || offset == decrement_offset) return 3;
     return offset == branch_offset ? 2 : 0;
   }

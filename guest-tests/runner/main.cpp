@@ -20,6 +20,7 @@ struct Arguments {
   std::string model{"skylake"};
   std::string source{"clock"};
   std::string accel{"kvm"};
+  std::string time{"instructions"};
   std::string filter{"*"};
   std::string junit_file;
   unsigned threads{2};
@@ -39,6 +40,9 @@ vmm::Result<gt_runner::RunOptions> options_of(const Arguments& arguments) {
   if (arguments.accel != "kvm" && arguments.accel != "soft")
     return vmm::usage_error(fmt::format("unknown accelerator '{}'", vmm::printable(arguments.accel)),
                             "known: kvm, soft");
+  if (arguments.time != "instructions" && arguments.time != "pipeline")
+    return vmm::usage_error(fmt::format("unknown time '{}'", vmm::printable(arguments.time)),
+                            "known: instructions, pipeline");
   // Machine::create does this too, but only when a test runs: a wrong name must not skip every test first.
   vmm::MachineConfig machine{.kernel = arguments.kernel,
                              .threads_per_core = arguments.threads,
@@ -52,7 +56,9 @@ vmm::Result<gt_runner::RunOptions> options_of(const Arguments& arguments) {
                                .threads_per_core = arguments.threads,
                                .soft = arguments.accel == "soft",
                                .time_limit = std::chrono::seconds{arguments.seconds},
-                               .source_options = {.compiling = {.after = arguments.compile_after}},
+                               .source_options = {.compiling = {.after = arguments.compile_after},
+                                                  .time = arguments.time == "pipeline" ? vmm::TimeModel::pipeline
+                                                                                       : vmm::TimeModel::instructions},
                                .statistics = arguments.statistics,
                                .lengthy = arguments.lengthy};
 }
@@ -97,6 +103,7 @@ int main(int argc, char** argv) {
   app.add_option("--source", arguments.source, "counting source").shows_default();
   app.add_option("--threads", arguments.threads, "threads of a core; 1: its CPU has all counters").shows_default();
   app.add_option("--accel", arguments.accel, "what runs the vCPU").shows_default();
+  app.add_option("--time", arguments.time, "how long instructions take with the source exact").shows_default();
   app.add_option("--compile-after", arguments.compile_after,
                  "how often the engine begins a block before it compiles it; 0: never")
       .shows_default();

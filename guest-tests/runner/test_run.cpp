@@ -116,7 +116,11 @@ vmm::Result<TestResult> run_machine(const vmm::MachineConfig& config, const Test
 
 }  // namespace
 
-std::string unmet_need(const Test& test, std::string_view source, Port port) {
+std::string unmet_need(const Test& test, std::string_view source, Port port, vmm::TimeModel time) {
+  if ((test.needs & gt::need_pipeline_time) != 0 && time != vmm::TimeModel::pipeline)
+    return "needs the time of a pipeline";
+  if ((test.needs & gt::need_instruction_time) != 0 && time == vmm::TimeModel::pipeline)
+    return "needs an instruction to be a cycle";
   if ((test.needs & gt::need_second_cpu) != 0 && port == Port::soft) return "needs a second CPU, port 'soft' has none";
   if ((test.needs & gt::need_exact_counts) != 0 && !is_exact(source))
     return fmt::format("needs exact counts, source '{}' estimates", source);
@@ -137,7 +141,9 @@ std::string unmet_need(const Test& test, std::string_view source, Port port) {
 }
 
 vmm::Result<TestResult> run_test(const TestKernel& kernel, const Test& test, const RunOptions& options) {
-  if (std::string reason = unmet_need(test, options.source, options.soft ? Port::soft : Port::kvm); !reason.empty())
+  if (std::string reason =
+          unmet_need(test, options.source, options.soft ? Port::soft : Port::kvm, options.source_options.time);
+      !reason.empty())
     return TestResult{.name = test.name, .verdict = Verdict::skipped, .reason = std::move(reason)};
   const auto begin = Clock::now();
   VMM_ASSIGN(TestResult result, run_machine(config_for(kernel, test, options), test, options));

@@ -27,8 +27,8 @@ struct RunOptions {
 };
 
 enum class Port : std::uint8_t { kvm, soft };
-/// Why a test cannot run with a source on a port; empty if it can.
-std::string unmet_need(const Test& test, std::string_view source, Port port);
+/// Why a test cannot run with a source on a port, in this time; empty if it can.
+std::string unmet_need(const Test& test, std::string_view source, Port port, vmm::TimeModel time = {});
 
 /// Runs one test in a fresh machine with the vCPUs that it needs. The result says what the guest did; the call itself
 /// fails only when the host does, or when the options name something that does not exist.

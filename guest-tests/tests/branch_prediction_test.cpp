@@ -15,13 +15,15 @@ constexpr pmu::Event mispredicts{0xC5, 0x00};
 constexpr std::uint64_t rounds = 4'000;
 
 /// Runs a loop with a branch on one bit of a number, while GLOBAL_CTRL = `counters`. If `random`, that is the high bit
-/// of a linear congruential generator, as good as random; else bit 0 of a counter, which alternates. Returns the
-/// branch's address; it is two bytes long, and jumps over one byte.
+/// of a linear congruential generator, as good as random, and others each time: predictors learn thousands of numbers
+/// by heart. Else bit 0 of a counter, which alternates. Returns the branch's address; it is two bytes long, and jumps
+/// over one byte.
 std::uint64_t branch_on(bool random, std::uint64_t counters) {
   const std::uint64_t multiplier = random ? 6'364'136'223'846'793'005ULL : 1,
                       increment = random ? 1'442'695'040'888'963'407ULL : 1;
   const std::uint64_t mask = random ? 1ULL << 63 : 1;
-  std::uint64_t x = 1, left = rounds, at = 0;
+  static std::uint64_t last = 1;
+  std::uint64_t x = random ? last : 1, left = rounds, at = 0;
   pmu::start(counters);
   asm volatile(
       "lea 2f(%%rip), %[at]\n"
@@ -36,6 +38,7 @@ std::uint64_t branch_on(bool random, std::uint64_t counters) {
       : [multiplier] "r"(multiplier), [increment] "r"(increment), [mask] "r"(mask)
       : "cc");
   pmu::stop();
+  if (random) last = x;
   return at;
 }
 

@@ -94,6 +94,7 @@ constexpr std::uint64_t prefetched = line + (1ULL << 20), nowhere = 1ULL << 46;
 // SDM 2B PREFETCHW: a prefetch is a load that brings its line, so the load behind it misses nothing; where nothing is
 // mapped it is still a load, and does not fault.
 GT_TEST(Prefetch_IsALoadThatBringsItsLine, gt::need_hit_levels) {
+  const pmu::WithoutPrefetchers off;
   begin(pmu::os);
   for (std::uint64_t i = 0; i < rounds; ++i)
     asm volatile("prefetcht0 (%0)\n mov (%0), %%rax" ::"r"(prefetched + i * line_bytes) : "rax", "memory");
@@ -244,6 +245,7 @@ std::uint64_t misses_of_all_lines() {
 
 // SDM 2C WBINVD, while a counter counts: afterwards nothing is cached. KVM does not flush a host's caches.
 GT_TEST(CacheFlush_WbinvdEmptiesTheCaches, gt::need_modelled_levels) {
+  const pmu::WithoutPrefetchers off;
   misses_of_all_lines();
   GT_CHECK(misses_of_all_lines() < few);
   begin(pmu::os);

@@ -48,6 +48,23 @@ void end_counting() {
   GT_CHECK(pmu::counter(0) > hot);
 }
 
+// MACHINE_CLEARS.SMC: a store to code that was fetched. The first of a function's bytes takes its line.
+GT_TEST(ChangingCode_ClearsThePipeline, gt::need_exact_counts | gt::need_pipeline_time) {
+  constexpr pmu::Event stores_to_code{0xC3, 0x04};
+  constexpr std::uint64_t rounds = 20;
+  put_function(0);
+  pmu::stop();
+  pmu::program(0, pmu::select(stores_to_code, pmu::os), 0);
+  pmu::start(pmu::gp_bit(0));
+  call(frame(0), 1);
+  for (std::uint64_t n = 0; n < rounds; ++n) {
+    put_function(0);
+    call(frame(0), 1);
+  }
+  pmu::stop();
+  GT_EQUAL(pmu::counter(0), rounds);
+}
+
 void return_to_caller(gt::InterruptFrame& f) {
   faults = faults + 1;
   f.rip = *reinterpret_cast<const std::uint64_t*>(f.rsp);

@@ -28,7 +28,7 @@ std::uint64_t count(std::uint8_t cmask, std::uint64_t bits) {
 }
 
 // Rule C4: with CMASK = n, cycles with at least n events count; with INV as well, those with fewer.
-GT_TEST(CycleConditions_CmaskCountsCycles, gt::need_exact_counts) {
+GT_TEST(CycleConditions_CmaskCountsCycles, gt::need_exact_counts | gt::need_instruction_time) {
   GT_EQUAL(count(0, 0), loads);
   GT_EQUAL(count(1, 0), loads);
   GT_EQUAL(count(2, 0), 0U);
@@ -40,7 +40,7 @@ GT_TEST(CycleConditions_CmaskCountsCycles, gt::need_exact_counts) {
 GT_TEST(CycleConditions_InvNeedsCmask, gt::need_exact_counts) { GT_EQUAL(count(0, sel::INV::mask), loads); }
 
 // Rule C4: EDGE counts how often the condition begins. The loads are consecutive, so it begins once.
-GT_TEST(CycleConditions_EdgeCountsBeginnings, gt::need_exact_counts) {
+GT_TEST(CycleConditions_EdgeCountsBeginnings, gt::need_exact_counts | gt::need_instruction_time) {
   GT_EQUAL(count(1, sel::E::mask), 1U);
   GT_EQUAL(count(2, sel::E::mask), 0U);
 }
@@ -93,7 +93,7 @@ UntilHandler count_until_handler(Prepare prepare, Wait wait) {
 
 // Rule C7: in a halt nothing retires and no unhalted cycles pass. The handler that ends it is counted from its first
 // instruction on, as after a NOP.
-GT_TEST(CycleConditions_AHaltHasNoCycles, gt::need_exact_counts) {
+GT_TEST(CycleConditions_AHaltHasNoCycles, gt::need_exact_counts | gt::need_instruction_time) {
   constexpr std::uint8_t vector = 0x50;
   constexpr std::uint32_t ticks = 5'000'000;
   gt::apic::enable();
@@ -116,7 +116,7 @@ GT_TEST(CycleConditions_AHaltHasNoCycles, gt::need_exact_counts) {
 }
 
 // Rule P18: the events that count cycles by INV and CMASK make records, one for each period.
-GT_TEST(CycleConditions_PreciseCyclesRecord, gt::need_exact_counts) {
+GT_TEST(CycleConditions_PreciseCyclesRecord, gt::need_exact_counts | gt::need_instruction_time) {
   pebs::set_up(32, pebs::no_threshold);
   pebs::set_reset(0, 9);
   pmu::stop();

@@ -131,7 +131,7 @@ GT_TEST(EventClasses_CountNoOperations, gt::need_exact_counts) {
 }
 
 // Optimization Reference Manual, macro-fusion: two pairs that fuse, one compare without a branch, one branch on the
-// sign alone.
+// sign alone, and one of DEC, which fuses from Sandy Bridge on.
 GT_TEST(EventClasses_CountFusedPairs, gt::need_hit_levels) {
   if (!is_of(Microarchitecture::nehalem, Microarchitecture::westmere))
     gt::skip("only Nehalem and Westmere have this event");
@@ -140,8 +140,9 @@ GT_TEST(EventClasses_CountFusedPairs, gt::need_hit_levels) {
         ".p2align 6\n"
         ".rept 2\n cmp $3, %%rax\n je 1f\n 1:\n .endr\n"
         "cmp $3, %%rax\n nop\n"
-        "cmp $3, %%rax\n js 1f\n 1:\n" ::
-            : "cc");
+        "cmp $3, %%rax\n js 1f\n 1:\n"
+        "dec %%rax\n je 1f\n 1:\n" ::
+            : "rax", "cc");
   };
   GT_EQUAL(count(macro_fused, pairs), 2U);
 }

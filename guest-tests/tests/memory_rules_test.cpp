@@ -130,7 +130,7 @@ namespace {
 
 // Rules S3, S4: an instruction that loads and stores has records by both events, with the same address; that of the
 // store event says whether it hit the L1D.
-GT_TEST(MemoryRules_AddressOfLoadAndStore, gt::need_hit_levels) {
+GT_TEST(MemoryRules_AddressOfLoadAndStore, gt::need_hit_levels | gt::need_instruction_time) {
   const std::uint64_t address = facts().data_la ? data_address() : 0;
   GT_EQUAL(run(facts().loads, 0, 1, gt_add_stream).records, 1U);
   GT_EQUAL(pebs::record(0)[Slot::data_address], address);

@@ -78,6 +78,7 @@ bool is_about(std::uint64_t counted, std::uint64_t n) { return counted + 20 >= n
 
 template <class Use>
 void check_places(std::uint64_t request, Use use) {
+  const pmu::WithoutPrefetchers off;
   const Answers a = answers();
   GT_CHECK(is_about(count(request | a.memory, [&] { use(first_array, lines); }), lines));
   GT_CHECK(is_about(count(request | a.memory, [&] { use(first_array, lines); }), 0));
@@ -114,6 +115,7 @@ GT_TEST(OffcoreResponse_CountsCodeReads, gt::need_hit_levels) {
 
 // Requests or responses that are not selected do not count. The last line shows that there were requests at all.
 GT_TEST(OffcoreResponse_CountsNothingElse, gt::need_hit_levels) {
+  const pmu::WithoutPrefetchers off;
   const Answers a = answers();
   const std::uint64_t legal = gt::cpu::facts().offcore_bits;
   std::uint64_t at = first_array;
@@ -128,6 +130,7 @@ GT_TEST(OffcoreResponse_CountsNothingElse, gt::need_hit_levels) {
 // SDM 3B 18.8.4: there are two registers, each with its own event.
 GT_TEST(OffcoreResponse_HasTwoRegistersAtATime, gt::need_hit_levels) {
   if (gt::cpu::facts().offcore_registers < 2) gt::skip("Nehalem has one register");
+  const pmu::WithoutPrefetchers off;
   const Answers a = answers();
   pmu::stop();
   gt::wrmsr(pmu::msr::MSR_OFFCORE_RSP_0, demand_data_read | a.memory);
@@ -144,6 +147,7 @@ GT_TEST(OffcoreResponse_HasTwoRegistersAtATime, gt::need_hit_levels) {
 
 // The event has no precise form; its overflow raises an interrupt as others do.
 GT_TEST(OffcoreResponse_Overflows, gt::need_hit_levels) {
+  const pmu::WithoutPrefetchers off;
   pmu::catch_pmi_by_nmi();
   pmu::stop();
   gt::wrmsr(pmu::msr::MSR_OFFCORE_RSP_0, demand_data_read | answers().memory);
@@ -157,6 +161,7 @@ GT_TEST(OffcoreResponse_Overflows, gt::need_hit_levels) {
 
 // A source that runs instructions one by one, as for the branch stack, counts the same as by blocks.
 GT_TEST(OffcoreResponse_CountsTheSameOneByOne, gt::need_hit_levels) {
+  const pmu::WithoutPrefetchers off;
   const std::uint64_t value = demand_data_read | demand_rfo | answers().memory;
   std::array<std::uint64_t, 2> counted{};
   count(value, [] { load_lines(second_array, 1); });  // the kernel's own lines
@@ -170,6 +175,23 @@ GT_TEST(OffcoreResponse_CountsTheSameOneByOne, gt::need_hit_levels) {
   }
   GT_CHECK(is_about(counted[0], 2 * lines));
   GT_CHECK(is_about(counted[1], 2 * lines));
+}
+
+// 248966, chapter 2, data prefetching: a streamer brings the lines of a stream before loads ask for them.
+GT_TEST(OffcoreResponse_PrefetchersTakeTheReadsOfAStream, gt::need_pipeline_time) {
+  const std::uint64_t value = demand_data_read | answers().memory;
+  const auto counted = [value](std::uint64_t off) {
+    gt::wrmsr(pmu::msr::MSR_MISC_FEATURE_CONTROL, off);
+    return count(value, [] {
+      load_lines(second_array, 1);
+      asm volatile("wbinvd" ::: "memory");
+      load_lines(first_array, lines);
+    });
+  };
+  const std::uint64_t with = counted(0), without = counted(pmu::reg::misc_feature_control::writable);
+  GT_CHECK(is_about(without, lines));
+  GT_CHECK(with > 0 && with < lines / 8);
+  gt::wrmsr(pmu::msr::MSR_MISC_FEATURE_CONTROL, 0);
 }
 
 }  // namespace

@@ -152,7 +152,7 @@ GT_TEST(PebsArming_PreciseDistributionBesideOthers, gt::need_exact_counts) {
 
 // Rule D4: with INV and CMASK the same event on PMC1 is an ordinary one: the record is for the instruction after the
 // overflow.
-GT_TEST(PebsArming_InvertedDistributionIsNotPrecise, gt::need_exact_counts) {
+GT_TEST(PebsArming_InvertedDistributionIsNotPrecise, gt::need_exact_counts | gt::need_instruction_time) {
   if (!gt::cpu::facts().pdir) gt::skip("this processor has no precise distribution");
   pebs::set_up(32, pebs::no_threshold);
   pmu::stop();

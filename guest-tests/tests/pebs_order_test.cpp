@@ -70,8 +70,7 @@ GT_TEST(PebsOrder_V1V2V3RecordFollowsOverflow, gt::need_exact_counts) {
   GT_EQUAL(pmu::global_status(), 0U);
 }
 
-// Rule P1 at every period (rule D6: any is accepted): record k is of instruction k * (P + 1). Compare and branch are
-// two instructions (rule P2a).
+// Rule P1 at every period (rule D6: any is accepted): record k is of instruction k * (P + 1).
 GT_TEST(PebsOrder_P1HoldsForEveryPeriod, gt::need_exact_counts) {
   for (std::uint64_t period = 1; period <= 1000; ++period) {
     pebs::set_up(8, pebs::no_threshold);
@@ -91,6 +90,31 @@ GT_TEST(PebsOrder_P1HoldsForEveryPeriod, gt::need_exact_counts) {
     }
     gt::count_check();
   }
+}
+
+// Rule P2a: a compare and the branch behind it are one. The first load overflows, the compare's triggers.
+GT_TEST(PebsOrder_P2aFusedPairIsOne, gt::need_exact_counts | gt::need_pipeline_time) {
+  pebs::set_up(8, pebs::no_threshold);
+  pmu::stop();
+  pmu::program(0, pmu::select(gt::cpu::facts().loads, pmu::os), pmu::minus(1));
+  pebs::set_reset(0, never);
+  gt::wrmsr(pmu::msr::IA32_PEBS_ENABLE, pmu::gp_bit(0));
+  std::uint64_t compare = 0, behind = 0;
+  asm volatile(
+      "wrmsr\n"
+      "mov %2, %%esi\n"
+      ".p2align 6\n"
+      "1: cmp %2, %%esi\n je 2f\n nop\n"
+      "2: xor %%eax, %%eax\n wrmsr\n"
+      "lea 1b(%%rip), %0\n lea 2b(%%rip), %1"
+      : "=&r"(compare), "=&r"(behind)
+      : "m"(cell), "a"(1), "d"(0), "c"(pmu::msr::IA32_PERF_GLOBAL_CTRL.value())
+      : "rsi", "cc", "memory");
+  GT_REQUIRE(pebs::records_written() == 1);
+  const pebs::PebsRecord r = pebs::record(0);
+  GT_EQUAL(r[Slot::rip], behind);
+  if (gt::cpu::has_eventing_ip()) GT_EQUAL(r[Slot::eventing_ip], compare);
+  if (gt::cpu::facts().data_la) GT_EQUAL(r[Slot::data_address], cell_address());
 }
 
 // V-4: PDIR records the overflowing instruction itself; the period is exactly 3 (rules D1, D2).

@@ -31,7 +31,8 @@ std::uint64_t flags_of(std::uint64_t rdi) {
 
 /// Checks the loop's registers after the instruction at `offset`.
 void check_registers(const PebsRecord& r, std::uint64_t offset) {
-  const std::uint64_t mark = offset < MarkedLoop::load_offset ? offset / MarkedLoop::mark_bytes : MarkedLoop::marks - 1;
+  const std::uint64_t mark =
+      offset < MarkedLoop::decrement_offset ? offset / MarkedLoop::mark_bytes : MarkedLoop::marks - 1;
   GT_EQUAL(r[Slot::rbx], mark);
   GT_EQUAL(r[Slot::rflags], flags_of(r[Slot::rdi]));
   GT_EQUAL(r[Slot::rax], gt::loop_source);

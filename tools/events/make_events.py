@@ -84,6 +84,7 @@ COUNTS = {
     "mispredicts_indirect": ["BR_MISP_EXEC.INDIRECT"],
     "mispredicts_call": ["BR_MISP_RETIRED.NEAR_CALL", "BR_MISP_EXEC.NEAR_CALLS"],
     "mispredicts_return": ["BR_MISP_RETIRED.RET", "BR_MISP_EXEC.RETURN_NEAR", "BR_MISP_EXEC.TAKEN_RETURN_NEAR"],
+    "baclears": ["BACLEARS.ANY", "BACLEAR.CLEAR"],
     "loads": ["MEM_INST_RETIRED.ALL_LOADS", "MEM_INST_RETIRED.LOADS"],
     "stores": ["MEM_INST_RETIRED.ALL_STORES", "MEM_INST_RETIRED.STORES",
                "MEM_TRANS_RETIRED.PRECISE_STORE"],

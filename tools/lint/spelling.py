@@ -10,7 +10,7 @@ from source_tree import files, finish, required, root_from_arguments
 
 KINDS = (".md", ".hpp", ".cpp", ".c", ".S", ".py", ".txt", ".cmake", ".sh", ".yaml")
 # Mnemonics, field names, measures and programs that look like misspelt words.
-TERMS = "nd,ist,extint,passt,daa,padd,mape"
+TERMS = "nd,ist,extint,passt,daa,padd,mape,tage"
 AT_ONCE = 200  # files: the length of a command line is limited
 
 

@@ -3,7 +3,7 @@
 
     tools/timing/make_table.py NAME TABLE.hpp
 
-NAME is a list, or `ivy_bridge`, which is Sandy Bridge's with corrections. README.md says what the columns mean.
+NAME is a list, or `nehalem` or `ivy_bridge`, which are Sandy Bridge's with corrections. README.md says what the columns mean.
 """
 import csv
 import fnmatch
@@ -12,7 +12,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 # What a list differs from.
-BASES = {"ivy_bridge": "sandy_bridge", "broadwell": "haswell", "skylake_sp": "skylake"}
+BASES = {"nehalem": "sandy_bridge", "ivy_bridge": "sandy_bridge", "broadwell": "haswell", "skylake_sp": "skylake"}
 MAX_KINDS = 6  # InstructionRow::micro_ops
 
 HEADER = """\

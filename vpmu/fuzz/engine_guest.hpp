@@ -81,7 +81,7 @@ inline exec::Passed difference(const exec::Passed& a, const exec::Passed& b) {
 /// Runs at most `instructions`, string instructions to their end: one that overwrites its own page takes a run() for
 /// each element. Calls `after` after each run().
 template <class After>
-Stop run_some(exec::Engine& engine, std::uint64_t instructions, After&& after) {
+Stop run_some(exec::Engine& engine, std::uint64_t instructions, const After& after) {
   const std::uint64_t before = engine.passed().instructions;
   Stop stop = Stop::again;
   for (unsigned turn = 0; stop == Stop::again; ++turn) {

@@ -171,6 +171,7 @@ Retirement take_retirement(fuzz::Input& input) {
   r.has_load = (flags & 4) != 0;
   r.has_store = (flags & 8) != 0;
   r.macro_fused = (flags & 16) != 0;
+  r.branch_offset = r.macro_fused ? 2 : 0;
   r.long_mode = (flags & 32) == 0;
   r.load.latency = input.take<std::uint8_t>();
   r.branch = {.kind = static_cast<BranchKind>((flags >> 8) % 8),
@@ -275,9 +276,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto flags = input.take<std::uint16_t>();
   const PmuConfig config{.generation = generation->generation,
                          .smt = (flags & 1) != 0,
-                         .policies = {.skid_events = (flags >> 3) & 3U,
-                                      .macro_fusion = (flags & 32) != 0,
-                                      .load_tag_interval = ((flags >> 6) & 3U) * 3U}};
+                         .policies = {.skid_events = (flags >> 3) & 3U, .load_tag_interval = ((flags >> 6) & 3U) * 3U}};
   Pmu pmu{config};
   const MsrSpans spans = trap_ranges(pmu.generation());
   Uncore uncore{*pmu.generation().uncore};

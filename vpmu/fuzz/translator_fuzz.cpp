@@ -51,11 +51,13 @@ void take_vectors(Input& input, exec::VectorState& v) {
 
 /// What a core's clock makes of the code.
 struct TimedCore {
-  explicit TimedCore(unsigned which) : timer{which % 2 != 0 ? timing::skylake : timing::sandy_bridge} {
+  explicit TimedCore(unsigned which)
+      : timer{which % 2 != 0 ? timing::skylake : timing::sandy_bridge},
+        model{*uarch::find_profile(which % 2 != 0 ? "skylake" : "sandybridge")} {
     model.keep_time(timer);
   }
   timing::CoreTimer timer;
-  uarch::ProcessorModel model{*uarch::find_profile("sandybridge")};
+  uarch::ProcessorModel model;
 };
 
 /// Of two that have run the same: the same, and more than nothing.

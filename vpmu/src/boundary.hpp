@@ -8,7 +8,6 @@ struct Pmu::Boundary {
   Simultaneous due;
   CounterSet newly_armed;  ///< Armed from the next boundary on.
   CounterSet served;       ///< Reloaded and cleared by this boundary's assist.
-  bool of_pair{};          ///< The record is that of a fused pair, PmuState::fused_record (rule P2a).
   bool pmi{};              ///< All requests of a boundary are one (rules Q3, V5) ...
   bool second_pmi{};       ///< ... but for the pair of threshold and overflow of one counter (rule Q5).
 };

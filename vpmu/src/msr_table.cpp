@@ -44,6 +44,7 @@ std::uint64_t perfevtsel_bits(const Pmu& p) {
   return low_bits(32) & ~(has_any_thread(p) ? 0 : reg::perfevtsel::ANY::mask);
 }
 std::uint64_t offcore_bits(const Pmu& p) { return p.generation().offcore_rsp_mask; }
+std::uint64_t prefetcher_bits(const Pmu&) { return reg::misc_feature_control::writable; }
 std::uint64_t lbr_select_bits(const Pmu& p) { return p.generation().lbr_select_mask; }
 std::uint64_t lbr_tos_bits(const Pmu& p) { return std::max(lbr_depth(p), 1U) - 1ULL; }
 // SDM 3B figure 17-11; RTM_DEBUG needs RTM, and the freeze bits need version 2 (18.2.2).
@@ -120,6 +121,7 @@ constexpr std::array msr_rows{
   MsrRow{msr::IA32_PMC0,                   8,  "IA32_PMC0",                   always,           gp_count,         any_bit,             read<&S::pmc>,                   E::write_pmc_sign_extended,          nullptr},
   MsrRow{msr::IA32_PERFEVTSEL0,            8,  "IA32_PERFEVTSEL0",            always,           gp_count,         perfevtsel_bits,     read<&S::perfevtsel>,            E::write_perfevtsel,                 nullptr},
   MsrRow{msr::IA32_MISC_ENABLE,            1,  "IA32_MISC_ENABLE",            always,           one,              any_bit,             read<&S::misc_enable>,           E::write_misc_enable,                keeps_unavailable_bits},
+  MsrRow{msr::MSR_MISC_FEATURE_CONTROL,    1,  "MSR_MISC_FEATURE_CONTROL",    always,           one,              prefetcher_bits,     read<&S::misc_feature_control>,  E::write<&S::misc_feature_control>,  nullptr},
   MsrRow{msr::MSR_OFFCORE_RSP_0,           2,  "MSR_OFFCORE_RSP_0",           always,           offcore_count,    offcore_bits,        read<&S::offcore_rsp>,           E::write<&S::offcore_rsp>,           nullptr},
   MsrRow{msr::MSR_LBR_SELECT,              1,  "MSR_LBR_SELECT",              always,           lbr_control,      lbr_select_bits,     read<&S::lbr_select>,            E::write<&S::lbr_select>,            nullptr},
   MsrRow{msr::MSR_LASTBRANCH_TOS,          1,  "MSR_LASTBRANCH_TOS",          always,           lbr_control,      lbr_tos_bits,        read<&S::lbr_tos>,               E::write<&S::lbr_tos>,               nullptr},

@@ -78,7 +78,6 @@ void Pmu::clear_arming(CounterId c) {
   const std::uint64_t keep = ~bit(c.index());
   state_.armed &= keep;
   state_.overflowed &= keep;
-  state_.fused_trigger &= keep;
   state_.skid_left[c.number()] = 0;
 }
 

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "vpmu/counts.hpp"
 #include "vpmu/pmu.hpp"
 #include "vpmu/registers.hpp"
@@ -32,13 +34,26 @@ std::uint64_t encode_store_status(const MemAccess& a) {
 
 }  // namespace
 
+// The instruction that caused the event (SDM 3B table 18-43). Of a pair it is the branch if only the branch's own
+// events have triggered, else the compare (rule P2a).
+GuestLinear Pmu::trigger_of(CounterSet triggers, const Retirement& r) const {
+  if (r.branch_offset == 0) return r.ip;
+  const auto is_of_branch = [&r](Counts kind) { return describe(kind).branches.matches(r.branch); };
+  for (const CounterId c : triggers) {
+    const EventClass& event = class_of(c);
+    const bool is_union = event.counts == Counts::several;
+    if (is_union ? !std::ranges::any_of(event.kinds.all(), is_of_branch) : !is_of_branch(event.counts)) return r.ip;
+  }
+  return r.ip + r.branch_offset;
+}
+
 // The record shows the state after the instruction, RIP the next one (rules P3, P4, T4). Without its status and its
 // TSC, which are of when it is stored.
 PebsRecord Pmu::compose(CounterSet triggers, const Retirement& r) const {
   PebsRecord record;
   compose_registers(record, r);
   record[Slot::rip] = r.next_ip.value();
-  record[Slot::eventing_ip] = r.ip.value();
+  record[Slot::eventing_ip] = trigger_of(triggers, r).value();
   compose_memory(record, triggers, r);
   return record;
 }

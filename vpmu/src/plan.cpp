@@ -30,15 +30,12 @@ CountPlan Pmu::plan() const {
   CountPlan plan;
   const bool all_tagged = config_.policies.load_tag_interval <= 1;
   const bool each_load = !all_tagged || wants_last_load();
-  plan.fusion_wanted = config_.policies.macro_fusion;
   const CounterSet armed{static_cast<std::uint16_t>(state_.armed)};
   for (const CounterId c : enabled()) {
     PlanEntry& e = plan.entries[plan.size++];
     e.counter = c;
     e.counts = is_countable(c) ? class_of(c).counts : Counts::unmodelled;
     e.kinds = class_of(c).kinds;
-    plan.fusion_wanted = plan.fusion_wanted || e.counts == Counts::macro_fused ||
-                         std::ranges::find(e.kinds.all(), Counts::macro_fused) != e.kinds.all().end();
     e.usr = counts_at(c, 3);
     e.os = counts_at(c, 0);
     if (c.is_gp()) {
@@ -66,6 +63,7 @@ CountPlan Pmu::plan() const {
   plan.branches_stored = stores_branches();
   plan.branches_wanted = records_branches() || plan.branches_stored;
   plan.lbr_filter = lbr_filter();
+  plan.prefetchers_off = static_cast<std::uint8_t>(state_.misc_feature_control);
   return plan;
 }
 

@@ -123,7 +123,7 @@ void Pmu::retire(const Retirement& r, GuestEnv& env) {
   state_.lbr_cycles += r.cycles;
   // The LBR entry of the trigger itself is there before the assist freezes the stack (rule Z12).
   const bool taken = r.branch.kind != BranchKind::none && r.branch.taken;
-  const TakenBranch branch{.from = r.ip, .to = r.next_ip, .cpl = r.cpl, .what = r.branch};
+  const TakenBranch branch{.from = r.ip + r.branch_offset, .to = r.next_ip, .cpl = r.cpl, .what = r.branch};
   if (taken) push_branch(branch);
 
   Boundary b;
@@ -141,7 +141,6 @@ void Pmu::retire(const Retirement& r, GuestEnv& env) {
     overflow(c, b);
     if (is_pdir(c)) b.due.triggered.add(c);  // rule D2: the overflowing instruction itself
   }
-  hold_fused(b, r);
   serve(b, &r, env);
   // After the PEBS record, before the interrupt (rule F15).
   if (taken) store_branch(branch, b, env);

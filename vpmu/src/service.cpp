@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <utility>
 
 #include "boundary.hpp"
 #include "store_outcome.hpp"
@@ -32,25 +31,6 @@ bool Pmu::late_without_instruction(CounterId c, std::uint64_t events) {
   const bool late = events > skid;
   skid -= std::min(skid, events);
   return late;
-}
-
-// Option macro_fusion (rule P2a): a fused pair retires as one. The record is composed at the compare, which has the
-// address and the data, and stored behind the branch, which changes RIP alone. If the branch does not come next,
-// because of an interrupt, the compare has retired by itself, and the record is stored as it was.
-void Pmu::hold_fused(Boundary& b, const Retirement& r) {
-  for (const CounterId c : counters(std::exchange(state_.fused_trigger, 0))) {
-    if (!pebs_enabled(c)) continue;
-    b.due.triggered.add(c);
-    b.of_pair = true;
-  }
-  if (b.of_pair) {
-    std::uint64_t& rip = state_.fused_record[static_cast<unsigned>(Slot::rip)];
-    if (r.ip.value() == rip) rip = r.next_ip.value();
-  } else if (config_.policies.macro_fusion && r.macro_fused && !b.due.triggered.empty()) {
-    state_.fused_record = compose(b.due.triggered, r).value;
-    state_.fused_trigger = b.due.triggered.raw();
-    b.due.triggered = {};
-  }
 }
 
 // Walks the steps of the boundary in the manual's order; the interrupts are left to request_pmis() (rule Q8).
@@ -113,8 +93,7 @@ void Pmu::assist(Boundary& b, const Retirement& r, GuestEnv& env) {
   const CounterSet waiting = counters(state_.pmi_after_assist) & served;
   replan_ = true;
 
-  const PebsRecord record = b.of_pair ? PebsRecord{.value = state_.fused_record} : compose(triggers, r);
-  const StoreOutcome stored = store_record(triggers, served, record, env);
+  const StoreOutcome stored = store_record(triggers, served, compose(triggers, r), env);
   if (!stored.ok) {
     // Rule F4: the counters are not cleared or reloaded; they are disarmed and run on.
     served = triggers;

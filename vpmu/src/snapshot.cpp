@@ -31,7 +31,7 @@ bool Pmu::could_be_mine(const PmuState& s) const {
     if (!only(counter, low_bits(desc_.counter_width))) return false;
   return only(s.misc_enable ^ state_.misc_enable, reg::misc_enable::writable) &&
          only(s.global_status, MsrTable::global_status_bits(candidate)) &&
-         only(s.armed | s.overflowed | s.pmi_after_assist | s.fused_trigger, low_bits(desc_.pebs_counters)) &&
+         only(s.armed | s.overflowed | s.pmi_after_assist, low_bits(desc_.pebs_counters)) &&
          only(s.condition, low_bits(gp_counters_)) && s.load_tag_random != 0;
 }
 

@@ -35,6 +35,7 @@ inline constexpr std::array skylake_msrs{
     // Rule T5: bits 33:32 need TSX, which is not reported.
     MsrExpectation{"IA32_PERFEVTSEL", MsrIndex{0x186}, 8, 4, 0, 0xFFFF'FFFF, 0xFFFF'FFFF'0000'0000},
     MsrExpectation{"IA32_MISC_ENABLE", MsrIndex{0x1A0}, 1, 1, 0x85'0089, 0x44'00C5'0009, 0x1800},
+    MsrExpectation{"MSR_MISC_FEATURE_CONTROL", MsrIndex{0x1A4}, 1, 1, 0, 0xF, 0xFFFF'FFFF'FFFF'FFF0},
     MsrExpectation{"MSR_OFFCORE_RSP", MsrIndex{0x1A6}, 2, 2, 0, 0x3F'FFFF'8FFF, 0xFFFF'FFC0'0000'7000},
     MsrExpectation{"MSR_LBR_SELECT", MsrIndex{0x1C8}, 1, 1, 0, 0x3FF, 0xFFFF'FFFF'FFFF'FC00},
     MsrExpectation{"MSR_LASTBRANCH_TOS", MsrIndex{0x1C9}, 1, 1, 0, 0x1F, 0xFFFF'FFFF'FFFF'FFE0},

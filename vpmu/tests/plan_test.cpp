@@ -206,18 +206,6 @@ TEST(Plan, WantsBranchesWhileTheLbrRecords) {
   EXPECT_FALSE(s.pmu.plan().branches_wanted);
 }
 
-// Rule P2a; UOPS_RETIRED.MACRO_FUSED is Nehalem's.
-TEST(Plan, WantsFusionForItsEventAndItsOption) {
-  constexpr Select macro_fused{.event = 0xC2, .umask = 0x04};
-  S s{PmuConfig{.generation = Generation::nehalem}};
-  EXPECT_FALSE(s.pmu.plan().fusion_wanted);
-  s.start(0, loads, 100);
-  EXPECT_FALSE(s.pmu.plan().fusion_wanted);
-  s.start(1, macro_fused, 100);
-  EXPECT_TRUE(s.pmu.plan().fusion_wanted);
-  EXPECT_TRUE((S{PmuConfig{.policies = {.macro_fusion = true}}}.pmu.plan().fusion_wanted));
-}
-
 TEST(Replan, IsAskedForWhenThePlanMayHaveChanged) {
   S s;
   EXPECT_TRUE(s.pmu.take_replan()) << "at first there is no plan";

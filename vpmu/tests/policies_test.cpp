@@ -2,7 +2,7 @@
 
 #include "pebs_session.hpp"
 
-// Options skid_events and macro_fusion. That of load_tag_interval is in load_latency_test.cpp.
+// Option skid_events. That of load_tag_interval is in load_latency_test.cpp.
 
 namespace vpmu::test {
 namespace {
@@ -13,7 +13,6 @@ using S = PebsSession;
 TEST(Policies, DefaultsAreTheDocumentedOnes) {
   const PmuPolicies p;
   EXPECT_EQ(p.skid_events, 0U);
-  EXPECT_FALSE(p.macro_fusion);
   EXPECT_EQ(p.load_tag_interval, 1U);
 }
 
@@ -73,99 +72,6 @@ TEST(Skid, IsUsedUpByEventsDeliveredInBulk) {
   EXPECT_EQ(s.records(), 0U);
   s.run(4, 4);
   EXPECT_EQ(s.records(), 1U);
-}
-
-Retirement fused_compare(S& s, unsigned k) {
-  Retirement r = s.load(k);
-  r.macro_fused = true;
-  return r;
-}
-Retirement fused_jump(S& s, unsigned k) {
-  Retirement r = s.plain(k);
-  r.next_ip = GuestLinear{0x40'0000};
-  r.branch = {.kind = BranchKind::conditional, .taken = true};
-  return r;
-}
-
-// Rule P2a: without the option the compare is an instruction of its own.
-TEST(MacroFusion, IsOffByDefault) {
-  S s;
-  s.start_pebs(0, loads, 1);
-  s.run(1, 1);
-  s.retire(fused_compare(s, 2));
-  ASSERT_EQ(s.records(), 1U);
-  EXPECT_EQ(s.record(0)[Slot::rip], S::a(3).value());
-}
-
-/// Between the halves of a fused pair, of which the first one has triggered a record.
-struct BetweenTheHalves : S {
-  BetweenTheHalves() : S{PmuPolicies{.macro_fusion = true}} {
-    start_pebs(0, loads, 1);
-    run(1, 1);
-    retire(compare);
-  }
-  Retirement compare = fused_compare(*this, 2);
-};
-
-// Rule P2a, option macro_fusion: the pair retires as one. RIP is behind its branch, the rest is the compare's.
-TEST(MacroFusion, ARecordOfACompareIsWrittenBehindItsBranch) {
-  BetweenTheHalves s;
-  EXPECT_EQ(s.records(), 0U);
-  s.retire(fused_jump(s, 3));
-  ASSERT_EQ(s.records(), 1U);
-  EXPECT_EQ(s.record(0)[Slot::rip], 0x40'0000U);
-  EXPECT_EQ(s.record(0)[Slot::eventing_ip], s.compare.ip.value());
-  EXPECT_EQ(s.record(0)[Slot::data_address], s.compare.load.address.value());
-  EXPECT_NE(s.record(0)[Slot::data_address], 0U);
-  EXPECT_EQ(s.pmc(0), minus(1));
-  EXPECT_EQ(s.status(), 0U);
-}
-
-// Rule P2a; load latency.
-TEST(MacroFusion, KeepsTheLatencyAndTheSourceOfTheCompare) {
-  S s{PmuPolicies{.macro_fusion = true}};
-  s.write(msr::MSR_PEBS_LD_LAT_THRESHOLD, 3);
-  s.start(3, load_latency, 1);
-  s.write(msr::IA32_PEBS_ENABLE, bit(3) | bit(35));
-  Retirement first = s.load(1);
-  first.load.latency = 10;
-  s.retire(first);
-  Retirement compare = fused_compare(s, 2);
-  compare.load.latency = 30;
-  compare.load.level = HitLevel::l3;
-  s.retire(compare);
-  s.retire(fused_jump(s, 3));
-  ASSERT_EQ(s.records(), 1U);
-  EXPECT_EQ(s.record(0)[Slot::latency], 30U);
-  EXPECT_NE(s.record(0)[Slot::data_source], 0U);
-  EXPECT_EQ(s.record(0)[Slot::data_address], compare.load.address.value());
-}
-
-TEST(MacroFusion, ACompareThatIsInterruptedRetiresByItself) {
-  BetweenTheHalves s;
-  s.retire(s.plain(100));
-  ASSERT_EQ(s.records(), 1U);
-  EXPECT_EQ(s.record(0)[Slot::rip], s.compare.next_ip.value());
-  EXPECT_EQ(s.record(0)[Slot::eventing_ip], s.compare.ip.value());
-}
-
-TEST(MacroFusion, IsSavedBetweenTheHalves) {
-  BetweenTheHalves s;
-  S other{PmuPolicies{.macro_fusion = true}};
-  ASSERT_EQ(other.pmu.restore(s.pmu.snapshot()), RestoreStatus::ok);
-  other.retire(fused_jump(other, 3));
-  ASSERT_EQ(other.records(), 1U);
-  EXPECT_EQ(other.record(0)[Slot::eventing_ip], s.compare.ip.value());
-}
-
-TEST(MacroFusion, ReprogrammingBetweenTheHalvesDropsTheTrigger) {
-  BetweenTheHalves s;
-  s.write(msr::IA32_PEBS_ENABLE, 0);
-  s.retire(fused_jump(s, 3));
-  EXPECT_EQ(s.records(), 0U);
-  s.write(msr::IA32_PEBS_ENABLE, 1);
-  s.run(4, 4);
-  EXPECT_EQ(s.records(), 1U) << "it is armed still (P20)";
 }
 
 }  // namespace

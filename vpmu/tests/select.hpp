@@ -30,6 +30,7 @@ inline std::ostream& operator<<(std::ostream& out, const Select& s) {
 inline constexpr Select loads{.event = 0xD0, .umask = 0x81};
 inline constexpr Select stores{.event = 0xD0, .umask = 0x82};
 inline constexpr Select instructions{.event = 0xC0, .umask = 0x00};
+inline constexpr Select conditional_branches{.event = 0xC4, .umask = 0x01};
 inline constexpr Select precise_distribution{.event = 0xC0, .umask = 0x01};
 inline constexpr Select core_cycles{.event = 0x3C, .umask = 0x00};
 inline constexpr Select load_latency{.event = 0xCD, .umask = 0x01};

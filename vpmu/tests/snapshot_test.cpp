@@ -15,8 +15,8 @@ bool same(const PmuSnapshot& a, const PmuSnapshot& b) { return std::memcmp(&a, &
 // A snapshot is 64-bit words in a fixed order: its size may change with its version only.
 TEST(Snapshot, HasTheBytesOfItsVersion) {
   static_assert(std::is_trivially_copyable_v<PmuSnapshot> && std::has_unique_object_representations_v<PmuSnapshot>);
-  EXPECT_EQ(PmuSnapshot::current_version, 5U);
-  EXPECT_EQ(sizeof(PmuSnapshot), 8U * (162 + slot_count));
+  EXPECT_EQ(PmuSnapshot::current_version, 6U);
+  EXPECT_EQ(sizeof(PmuSnapshot), 8U * 162);
   const PmuSnapshot snapshot = Pmu{PmuConfig{}}.snapshot();
   EXPECT_EQ(std::memcmp(&snapshot, "SNAPVPMU", 8), 0);
 }
@@ -102,6 +102,7 @@ TEST(SnapshotRefused, ForEveryValueThatNoGuestCouldHaveWritten) {
            Row{"PEBS_LD_LAT_THRESHOLD", [](PmuState& p) { p.pebs_ld_lat_threshold = bit(16); }},
            Row{"PEBS_FRONTEND", [](PmuState& p) { p.pebs_frontend = bit(3); }},
            Row{"OFFCORE_RSP", [](PmuState& p) { p.offcore_rsp[1] = bit(12); }},
+           Row{"MISC_FEATURE_CONTROL", [](PmuState& p) { p.misc_feature_control = bit(4); }},
            Row{"LBR_SELECT", [](PmuState& p) { p.lbr_select = bit(10); }},
            Row{"LBR TOS", [](PmuState& p) { p.lbr_tos = 32; }},
            Row{"LBR FROM", [](PmuState& p) { p.lbr_from[31] = bit(62); }},
@@ -109,7 +110,6 @@ TEST(SnapshotRefused, ForEveryValueThatNoGuestCouldHaveWritten) {
            Row{"armed PMC4", [](PmuState& p) { p.armed = bit(4); }},
            Row{"overflowed fixed counter", [](PmuState& p) { p.overflowed = bit(8); }},
            Row{"waiting PMI of PMC7", [](PmuState& p) { p.pmi_after_assist = bit(7); }},
-           Row{"fused trigger of no counter", [](PmuState& p) { p.fused_trigger = bit(40); }},
            Row{"edge condition of no counter", [](PmuState& p) { p.condition = bit(20); }},
            Row{"counter that is not there", [](PmuState& p) { p.pmc[4] = 1; }},
            Row{"select that is not there", [](PmuState& p) { p.perfevtsel[7] = 1; }},

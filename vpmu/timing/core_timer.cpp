@@ -17,6 +17,7 @@ constexpr TimedAccess unknown_store{.physical = 1ULL << 63 | 2048, .bytes = 1};
 
 TimedAccess without_wait(TimedAccess access) {
   access.late = 0;
+  access.transfers = {};
   return access;
 }
 
@@ -177,6 +178,8 @@ void CoreTimer::retire(const uarch::BlockCode& code, std::size_t number, std::sp
                     .taken = arrival.taken,
                     .decoded = arrival.decoded && part.block->fits_cache,
                     .fetch_wait = arrival.wait});
+  if (arrival.changes_code) [[unlikely]]
+    pipeline_.clear();
   tell(note.parts[number].instructions);
 }
 
@@ -225,14 +228,16 @@ void CoreTimer::access(bool store, const uarch::ClockedAccess& access, std::uint
   Accessed& of = accessed_.back();
   std::uint8_t& count = store ? of.store_count : of.load_count;
   auto& these = store ? of.stores : of.loads;
+  of.more.changed_code |= store && access.changed_code;
   if (count < these.size()) {
     // The store of an instruction that has loaded from there hits the L1.
-    const bool has_loaded =
-        store && std::any_of(of.loads.begin(), of.loads.begin() + of.load_count,
-                             [&](const auto& l) { return l.physical == access.physical && l.bytes == access.bytes; });
-    these[count++] = has_loaded ? without_wait(access) : access;
+    const auto loads = std::span{of.loads}.first(store ? of.load_count : 0);
+    const auto same = std::ranges::find_if(
+        loads, [&](const auto& l) { return l.physical == access.physical && l.bytes == access.bytes; });
+    if (same != loads.end()) same->transfers.append(access.transfers.begun());
+    these[count++] = same != loads.end() ? without_wait(access) : access;
   } else {
-    of.more.add(access.bytes, access.late);
+    of.more.add(access);
   }
 }
 
@@ -247,6 +252,8 @@ void CoreTimer::put_together() {
 
 /// An instruction of the block that began last has retired.
 void CoreTimer::take(std::size_t index, std::uint64_t now) {
+  // Only a saved state that is not one of ours has code of another mode, which would be read otherwise.
+  if (open_.instructions != 0 && open_.bits != current_->bits) close();
   arrive(index);
   const Note& note = *current_;
   const std::uint16_t offset = note.steps[index].offset, end = note.steps[index + 1].offset;
@@ -275,8 +282,8 @@ void CoreTimer::take_accesses(const Step& i, std::uint64_t now) {
   const Accessed& of = accessed_.front();
   for (unsigned n = 0; n < i.loads; ++n) open_.accesses.push_back(n < of.load_count ? of.loads[n] : unknown_load);
   for (unsigned n = 0; n < i.stores; ++n) open_.accesses.push_back(n < of.store_count ? of.stores[n] : unknown_store);
-  for (unsigned n = i.loads; n < of.load_count; ++n) open_.more.add(of.loads[n].bytes, of.loads[n].late);
-  for (unsigned n = i.stores; n < of.store_count; ++n) open_.more.add(of.stores[n].bytes, of.stores[n].late);
+  for (unsigned n = i.loads; n < of.load_count; ++n) open_.more.add(of.loads[n]);
+  for (unsigned n = i.stores; n < of.store_count; ++n) open_.more.add(of.stores[n]);
   open_.more.add(of.more);
   accessed_.erase(accessed_.begin());
 }
@@ -300,15 +307,18 @@ std::shared_ptr<const TimedBlock> CoreTimer::open_block() {
   return blocks_.find(open_.rip, open_.bits, open_.bytes);
 }
 
-std::uint64_t CoreTimer::More::busy() const { return std::max(bytes / string_bytes, late); }
+std::uint64_t CoreTimer::More::busy(const Microarchitecture& on, unsigned channel) const {
+  return std::max({bytes / string_bytes, late, fills / on.fill_buffers, from_memory * channel});
+}
 
 void CoreTimer::close() {
   if (open_.instructions == 0) return;
   const std::size_t instructions = open_.instructions;
   const auto block = open_block();
   pipeline_.retire(block, open_.accesses, as_it_fits(*block, run_));
-  const std::uint64_t busy = open_.more.busy();
+  const std::uint64_t busy = open_.more.busy(on_, channel_);
   if (busy != 0) pipeline_.pause(static_cast<unsigned>(std::min<std::uint64_t>(busy, 1U << 20)));
+  if (open_.more.changed_code) pipeline_.clear();
   open_.note.reset();
   open_.instructions = 0;
   open_.bytes.clear();
@@ -328,8 +338,7 @@ void CoreTimer::tell(std::uint64_t instructions) {
 
 PipelineQuantities CoreTimer::told() {
   using enum PipelineQuantity;
-  return PipelineQuantities::all().without(
-      PipelineQuantities::of(from_lsd, resteer, machine_clear, self_modifying_code));
+  return PipelineQuantities::all().without(PipelineQuantities::of(from_lsd, resteer));
 }
 
 std::uint64_t CoreTimer::cycles(std::uint64_t now) {
@@ -338,7 +347,7 @@ std::uint64_t CoreTimer::cycles(std::uint64_t now) {
   const std::uint64_t most = told_ + open_.instructions * max_per_instruction;
   const auto block = open_block();
   const Time at = pipeline_.peek(*block, open_.accesses, as_it_fits(*block, run_));
-  return std::max(told_, std::min(static_cast<std::uint64_t>(at) / cycle + open_.more.busy(), most));
+  return std::max(told_, std::min(static_cast<std::uint64_t>(at) / cycle + open_.more.busy(on_, channel_), most));
 }
 
 void CoreTimer::pause(std::uint64_t now, unsigned cycles) {
@@ -355,30 +364,34 @@ void CoreTimer::pause(std::uint64_t now, unsigned cycles) {
 namespace {
 
 /// An access, as it is saved.
-using AccessImage = std::array<std::uint64_t, 4>;
+using AccessImage = std::array<std::uint64_t, 5>;
 
 AccessImage image_of(const TimedAccess& access) {
-  return {access.physical, access.bytes, access.late, static_cast<std::uint64_t>(access.level)};
+  return {access.physical, access.bytes, access.late, static_cast<std::uint64_t>(access.level),
+          access.transfers.word()};
 }
 /// Of any bytes.
 TimedAccess access_of(const AccessImage& image) {
-  const auto [at, bytes, late, level] = image;
+  const auto [at, bytes, late, level, transfers] = image;
   return {.physical = at,
           .bytes = std::max<std::uint16_t>(static_cast<std::uint16_t>(bytes), 1),
           .late = static_cast<std::uint16_t>(late),
-          .level = static_cast<HitLevel>(level % hit_level_count)};
+          .level = static_cast<HitLevel>(level % hit_level_count),
+          .transfers = uarch::Transfers::of(static_cast<std::uint32_t>(transfers))};
 }
 
 /// What has retired of a part, as it is saved.
 struct OpenImage {
   static constexpr std::size_t max_bytes = max_part * 15, max_accesses = max_part * 4;
-  std::uint64_t rip{}, bits{}, byte_count{}, access_count{}, more_bytes{}, more_late{};
+  std::uint64_t rip{}, bits{}, byte_count{}, access_count{}, more_bytes{}, more_late{}, more_fills{},
+      more_from_memory{}, changed_code{};
   std::uint64_t has_arrived{}, mispredicted{}, taken{}, decoded{}, fetch_wait{};
   std::array<std::byte, max_bytes> bytes{};
   std::array<AccessImage, max_accesses> accesses{};
   // Of a string instruction that has done some of its elements: its first loads, its first stores, and all others.
   std::array<AccessImage, CoreTimer::max_of_one> loads{}, stores{};
-  std::uint64_t load_count{}, store_count{}, others_bytes{}, others_late{};
+  std::uint64_t load_count{}, store_count{}, others_bytes{}, others_late{}, others_fills{}, others_from_memory{},
+      change_code{};
 };
 static_assert(std::has_unique_object_representations_v<OpenImage>);
 
@@ -393,6 +406,9 @@ void CoreTimer::visit_state(const uarch::StateVisitor& visit, std::uint64_t now)
                   .access_count = open_.accesses.size(),
                   .more_bytes = open_.more.bytes,
                   .more_late = open_.more.late,
+                  .more_fills = open_.more.fills,
+                  .more_from_memory = open_.more.from_memory,
+                  .changed_code = open_.more.changed_code,
                   .has_arrived = has_arrived_,
                   .mispredicted = run_.mispredicted,
                   .taken = run_.taken,
@@ -409,6 +425,9 @@ void CoreTimer::visit_state(const uarch::StateVisitor& visit, std::uint64_t now)
     image.store_count = begun.store_count;
     image.others_bytes = begun.more.bytes;
     image.others_late = begun.more.late;
+    image.others_fills = begun.more.fills;
+    image.others_from_memory = begun.more.from_memory;
+    image.change_code = begun.more.changed_code;
   }
   visit(uarch::state_bytes(image));
   visit(uarch::state_bytes(told_));
@@ -421,7 +440,11 @@ void CoreTimer::visit_state(const uarch::StateVisitor& visit, std::uint64_t now)
     std::ranges::transform(image.stores, begun.stores.begin(), access_of);
     begun.load_count = static_cast<std::uint8_t>(std::min<std::uint64_t>(image.load_count, max_of_one));
     begun.store_count = static_cast<std::uint8_t>(std::min<std::uint64_t>(image.store_count, max_of_one));
-    begun.more = {.bytes = image.others_bytes, .late = image.others_late};
+    begun.more = {.bytes = image.others_bytes,
+                  .late = image.others_late,
+                  .fills = image.others_fills,
+                  .from_memory = image.others_from_memory,
+                  .changed_code = image.change_code != 0};
   }
   open_ = {};
   current_.reset();
@@ -442,7 +465,11 @@ void CoreTimer::visit_state(const uarch::StateVisitor& visit, std::uint64_t now)
     const bool is_known = n < std::min<std::size_t>(image.access_count, image.accesses.size());
     open_.accesses.push_back(access_of(is_known ? image.accesses[n] : AccessImage{}));
   }
-  open_.more = {.bytes = image.more_bytes, .late = image.more_late};
+  open_.more = {.bytes = image.more_bytes,
+                .late = image.more_late,
+                .fills = image.more_fills,
+                .from_memory = image.more_from_memory,
+                .changed_code = image.changed_code != 0};
   has_arrived_ = image.has_arrived != 0;
   run_ = {.mispredicted = image.mispredicted != 0,
           .taken = image.taken != 0,
@@ -450,13 +477,15 @@ void CoreTimer::visit_state(const uarch::StateVisitor& visit, std::uint64_t now)
           .fetch_wait = static_cast<std::uint16_t>(image.fetch_wait)};
 }
 
-// Nehalem and Westmere have no rows of their own. Servers before Skylake have their client's core.
+// Servers before Skylake have their client's core.
 const Microarchitecture& microarchitecture_of(std::string_view generation) {
   struct Named {
     std::string_view name;
     const Microarchitecture& is;
   };
-  static const std::array<Named, 5> all{{{"ivybridge", ivy_bridge},
+  static const std::array<Named, 7> all{{{"nehalem", nehalem},
+                                         {"westmere", nehalem},
+                                         {"ivybridge", ivy_bridge},
                                          {"haswell", haswell},
                                          {"broadwell", broadwell},
                                          {"skylake-sp", skylake_sp},

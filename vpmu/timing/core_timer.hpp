@@ -31,7 +31,11 @@ class CoreTimer final : public uarch::CoreClock {
   /// `on` must outlive it.
   explicit CoreTimer(const Microarchitecture& on) : on_{on}, pipeline_{on}, blocks_{on} { count(false); }
 
-  void fetch_by(uarch::CodeFetcher& fetcher) override { fetcher_ = &fetcher; }
+  void fetch_by(uarch::CodeFetcher& fetcher, const uarch::TransferTimes& times) override {
+    fetcher_ = &fetcher;
+    pipeline_.transfers_take(times);
+    channel_ = times.channel;
+  }
   uarch::BlockCode code_of(const SeenBlock& block) override;
   void retire(const uarch::BlockCode& code, std::size_t number, std::span<const uarch::ClockedAccess> accesses,
               const uarch::CodeArrival& arrival) override;
@@ -96,18 +100,29 @@ class CoreTimer final : public uarch::CoreClock {
     /// Bytes of the host's.
     [[nodiscard]] std::size_t memory() const;
   };
-  /// What an instruction accesses beyond what its form says: the elements of a string instruction or a gather. No time
-  /// passes between them, so the latest of them tells when all are there.
+  /// What an instruction does beyond its accesses, and what it accesses beyond what its form says: the elements of a
+  /// string instruction or a gather. No time passes between them, so the latest of them tells when all are there.
   struct More {
     std::uint64_t bytes{}, late{};
+    std::uint64_t fills{};        ///< For how long all their lines had a fill buffer.
+    std::uint64_t from_memory{};  ///< Lines that came from there.
+    bool changed_code{};          ///< It has stored to code that was fetched.
 
-    void add(std::uint64_t more_bytes, std::uint64_t more_late) {
-      bytes += more_bytes;
-      late = std::max(late, more_late);
+    void add(const TimedAccess& access) {
+      add({.bytes = access.bytes,
+           .late = access.late,
+           .fills = is_fill(access) ? std::uint64_t{access.late} : 0,
+           .from_memory = access.transfers.count_from(uarch::Transfers::memory)});
     }
-    void add(const More& other) { add(other.bytes, other.late); }
+    void add(const More& other) {
+      bytes += other.bytes;
+      late = std::max(late, other.late);
+      fills += other.fills;
+      from_memory += other.from_memory;
+      changed_code |= other.changed_code;
+    }
     /// Cycles that they take.
-    [[nodiscard]] std::uint64_t busy() const;
+    [[nodiscard]] std::uint64_t busy(const Microarchitecture& on, unsigned channel) const;
   };
   /// What has retired of a part: instructions of one block, or, put together, of several.
   struct Open {
@@ -146,6 +161,7 @@ class CoreTimer final : public uarch::CoreClock {
   const Microarchitecture& on_;
   Pipeline pipeline_;
   uarch::CodeFetcher* fetcher_{};
+  unsigned channel_{};  ///< TransferTimes::channel.
   std::uint64_t without_row_{}, delayed_{};
   std::map<std::string, std::uint64_t> forms_without_row_;
   Open open_;
@@ -164,7 +180,7 @@ class CoreTimer final : public uarch::CoreClock {
   std::vector<TimedAccess> scratch_;
 };
 
-/// The micro-architecture of that generation (GenerationDesc::name), or the nearest that has one.
+/// The micro-architecture of that generation (GenerationDesc::name).
 const Microarchitecture& microarchitecture_of(std::string_view generation);
 
 }  // namespace vpmu::timing

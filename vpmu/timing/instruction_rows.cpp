@@ -7,6 +7,7 @@
 #include "timing_rows/broadwell.hpp"
 #include "timing_rows/haswell.hpp"
 #include "timing_rows/ivy_bridge.hpp"
+#include "timing_rows/nehalem.hpp"
 #include "timing_rows/sandy_bridge.hpp"
 #include "timing_rows/skylake.hpp"
 #include "timing_rows/skylake_sp.hpp"
@@ -16,6 +17,7 @@ namespace {
 
 std::span<const InstructionRow> rows_of(RowSet set) {
   switch (set) {
+    case RowSet::nehalem: return nehalem_rows;
     case RowSet::sandy_bridge: return sandy_bridge_rows;
     case RowSet::ivy_bridge: return ivy_bridge_rows;
     case RowSet::haswell: return haswell_rows;

@@ -28,7 +28,7 @@ constexpr std::uint64_t form_hash(std::string_view form) {
 }
 
 /// The micro-architectures that have rows of their own.
-enum class RowSet : std::uint8_t { sandy_bridge, ivy_bridge, haswell, broadwell, skylake, skylake_sp };
+enum class RowSet : std::uint8_t { nehalem, sandy_bridge, ivy_bridge, haswell, broadwell, skylake, skylake_sp };
 
 /// A form with memory that has no row has that of the same form with a register in its place. Empty: there is neither.
 std::optional<InstructionRow> find_row(RowSet set, std::string_view form);

@@ -10,6 +10,10 @@ constexpr std::uint8_t ports(std::initializer_list<int> numbers) {
   return mask;
 }
 
+constexpr std::array<std::uint8_t, max_port_sets> nehalem_port_sets{
+    ports({0}),    ports({1}),    ports({5}),       ports({4}), ports({0, 1}),
+    ports({0, 5}), ports({1, 5}), ports({0, 1, 5}), ports({2}), ports({3})};
+
 constexpr std::array<std::uint8_t, max_port_sets> six_port_sets{ports({0}),    ports({1}),       ports({5}),
                                                                 ports({4}),    ports({0, 1}),    ports({0, 5}),
                                                                 ports({1, 5}), ports({0, 1, 5}), ports({2, 3})};
@@ -64,6 +68,29 @@ constexpr Microarchitecture make_sandy_bridge() {
   return m;
 }
 
+/// Westmere's, too. Decoders have all of its code: it has no micro-op cache, and loops that the loop buffer would hold
+/// are decoded anew each time. A misprediction costs 17 cycles and more (A. Fog). What is not said here is Sandy
+/// Bridge's, vector loads and atomic accesses among it.
+constexpr Microarchitecture make_nehalem() {
+  Microarchitecture m = make_sandy_bridge();
+  m.rows = RowSet::nehalem;
+  m.reorder_buffer = 128;
+  m.scheduler = 36;
+  m.load_buffer = 48;
+  m.store_buffer = 32;
+  m.refill = 17;
+  m.decoder_refill = 0;
+  m.load_latency = 4;
+  m.load_ports = ports({2});
+  m.store_address_ports = m.indexed_store_address_ports = ports({3});
+  m.slow_lea_ports = 0;
+  m.fuses_compares_only = true;
+  m.renames_idioms = false;
+  m.unlaminates_all_indexed = false;
+  m.port_sets = nehalem_port_sets;
+  return m;
+}
+
 constexpr Microarchitecture make_broadwell() {
   Microarchitecture m = make_haswell();
   m.rows = RowSet::broadwell;
@@ -96,8 +123,9 @@ constexpr Microarchitecture make_skylake_sp() {
 
 }  // namespace
 
-constinit const Microarchitecture sandy_bridge = make_sandy_bridge(), ivy_bridge = make_ivy_bridge(),
-                                  haswell = make_haswell(), broadwell = make_broadwell(), skylake = make_skylake(),
+constinit const Microarchitecture nehalem = make_nehalem(), sandy_bridge = make_sandy_bridge(),
+                                  ivy_bridge = make_ivy_bridge(), haswell = make_haswell(),
+                                  broadwell = make_broadwell(), skylake = make_skylake(),
                                   skylake_sp = make_skylake_sp();
 
 }  // namespace vpmu::timing

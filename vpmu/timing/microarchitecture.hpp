@@ -21,6 +21,9 @@ struct Microarchitecture {
   std::uint16_t reorder_buffer{};
   std::uint8_t scheduler{};  ///< Micro-ops that wait for their operands or a port.
   std::uint8_t load_buffer{}, store_buffer{};
+  std::uint8_t fill_buffers{10};  ///< Lines that may be on their way to the L1. 248966, chapter 2.
+  /// Lines that may be on their way from beyond the L2. Intel's "Performance Analysis Guide for Core i7 and Xeon 5500".
+  std::uint8_t super_queue{16};
 
   std::uint8_t decoders{4};         ///< The first takes instructions of up to four micro-ops, the others of one.
   std::uint8_t predecode_width{5};  ///< Instructions of one 16-byte block whose length is found in a cycle. uiCA.
@@ -52,7 +55,11 @@ struct Microarchitecture {
   std::uint8_t locked{};  ///< Cycles of an atomic access, once all before it have retired. InstLatX64.
 
   std::uint8_t load_ports{}, store_address_ports{}, indexed_store_address_ports{}, store_data_ports{};
-  std::uint8_t alu_ports{}, fused_branch_ports{}, slow_lea_ports{};
+  std::uint8_t alu_ports{}, fused_branch_ports{};
+  std::uint8_t slow_lea_ports{};  ///< 0: none is slow.
+  bool fuses_compares_only{};     ///< CMP and TEST: no other instruction fuses with a branch. 248966, macro-fusion.
+  /// NOPs, and those that make a register 0, take no port. 248966, new in Sandy Bridge's renamer.
+  bool renames_idioms{true};
   bool eliminates_moves{};
   bool unlaminates_all_indexed{};  ///< Any indexed address splits its micro-op at issue, not only VEX's of three
                                    ///< operands.
@@ -60,6 +67,6 @@ struct Microarchitecture {
   std::array<std::uint8_t, max_port_sets> port_sets{};
 };
 
-extern const Microarchitecture sandy_bridge, ivy_bridge, haswell, broadwell, skylake, skylake_sp;
+extern const Microarchitecture nehalem, sandy_bridge, ivy_bridge, haswell, broadwell, skylake, skylake_sp;
 
 }  // namespace vpmu::timing

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 namespace vpmu::timing {
@@ -214,9 +215,9 @@ inline Pipeline::Span Pipeline::issue(const TimedBlock& block, const BlockRun& h
   return issued;
 }
 
-/// A load would have had its data at `from`, and has them at `until`.
-inline void Pipeline::count_late(const TimedAccess& at, Tick from, Tick until) {
-  for (std::size_t level = 0; level <= static_cast<std::size_t>(missed_by(at)); ++level) {
+/// A load that missed so much would have had its data at `from`, and has them at `until`.
+inline void Pipeline::count_late(Missed missed, Tick from, Tick until) {
+  for (std::size_t level = 0; level <= static_cast<std::size_t>(missed); ++level) {
     Tick& pending = clocks_.pending[level];
     if (counting_) {
       tallies_.pending_sum[level] += static_cast<std::uint64_t>(until - from);
@@ -226,6 +227,44 @@ inline void Pipeline::count_late(const TimedAccess& at, Tick from, Tick until) {
   }
 }
 
+/// How long an access takes that begins then, and would take so long if its line were not on its way.
+inline Tick Pipeline::with_wait(const TimedAccess& at, Tick begin, Tick loading) const {
+  if (at.transfers.waits_for() == 0) return loading;
+  return std::max(loading, arrival(at) - begin);
+}
+
+/// The access begins then, and takes so long. Its line and those that come along begin their way; returns how long it
+/// takes if it must wait for memory.
+Tick Pipeline::transfer(const TimedAccess& at, Tick begin, Tick loading) {
+  const uarch::Transfers& of = at.transfers;
+  for (unsigned n = 0; n < of.count(); ++n) {
+    const uarch::Transfers::From from = of.from(n);
+    const bool is_own = n == 0 && is_fill(at);
+    const Tick takes = is_own ? loading : transfer_times_.from[from] * cycle;
+    Tick starts = begin;
+    const bool is_awaited = is_own && of.waits_for() != 0;  // it has come to the L2 by itself
+    if (from != uarch::Transfers::l2 && !is_awaited) {
+      if (from == uarch::Transfers::memory) {
+        transfers_.channel = channel_for(transfers_.channel, begin);
+        starts = std::max(starts, transfers_.channel);
+      }
+      starts = transfers_.super_queue.free_from(starts, on_.super_queue,
+                                                [takes](Tick from_then) { return from_then + takes; });
+      // Prefetchers hold back when memory has much to do (248966, chapter 2, data prefetching). What they then bring
+      // later is taken to come without a place of its own.
+      if (is_own || starts - begin < transfer_times_.from[uarch::Transfers::memory] * cycle) {
+        transfers_.super_queue.take(starts, starts + takes);
+        if (from == uarch::Transfers::memory) transfers_.channel += transfer_times_.channel * cycle;
+      }
+    }
+    const Tick arrives = starts + takes;
+    is_repeatable_ &= !is_own || starts == begin;
+    transfers_.arrive[LineTransfers::place(of.first() + n)] = arrives;
+    if (is_own) loading = arrives - begin;
+  }
+  return loading;
+}
+
 /// An access whose row is ready at `when`; those before it let it retire at `in_order`. Returns when a load has its
 /// data, if that is later than from the L1.
 inline Tick Pipeline::access(const TimedBlock::Access& access, const TimedAccess& at, Tick when, Tick in_order) {
@@ -233,20 +272,44 @@ inline Tick Pipeline::access(const TimedBlock::Access& access, const TimedAccess
   if (access.is_store) {
     if (!is_peeking_) late_stores_ = std::max(late_stores_, at.late * cycle);
     const Tick retires = std::max(in_order, when);
+    if (at.transfers.any()) {
+      const Tick loading = with_wait(at, when, at.late * cycle), takes = transfer(at, when, loading);
+      is_repeatable_ &= loading == at.late * cycle;
+      if (!is_peeking_) late_stores_ = std::max(late_stores_, when + takes - retires);
+    }
     stores_.add(at, when, retires);
     if (is_recording_) recorded_.push_back({.is_store = true, .late = at.late, .when = when, .then = retires});
     return never;
   }
-  const Tick loading = access.latency + at.late * cycle;
+  Tick loading = access.latency + at.late * cycle;
   if (access.is_locked) {
-    c.locked_until = latest_of(when, c.retired, c.locked_until) + loading;
-    if (at.late != 0) count_late(at, c.locked_until - at.late * cycle, c.locked_until);
-    if (is_recording_) recorded_.push_back({.is_locked = true, .missed = missed_by(at), .late = at.late});
+    const Tick begin = latest_of(when, c.retired, c.locked_until);
+    if (at.transfers.any()) {
+      is_repeatable_ = false;
+      loading = transfer(at, begin, with_wait(at, begin, loading));
+    }
+    c.locked_until = begin + loading;
+    if (at.late != 0) count_late(missed_by(at), c.locked_until - at.late * cycle, c.locked_until);
+    if (is_recording_)
+      recorded_.push_back({.is_locked = true, .is_fill = is_fill(at), .missed = missed_by(at), .late = at.late});
     return c.locked_until;
   }
-  const Tick begin = std::max(when, c.locked_until);
-  if (at.late != 0) count_late(at, begin + access.latency, begin + loading);
+  const Tick ready = std::max(when, c.locked_until);
+  Tick begin = ready;
+  // A line that is on its way has its fill buffer until it arrives.
+  const auto end = [&](Tick from) { return from + with_wait(at, from, loading); };
+  if (is_fill(at)) begin = clocks_.fills.free_from(ready, on_.fill_buffers, end);
+  if (is_fill(at)) clocks_.fills.take(begin, end(begin));
+  if (at.transfers.any()) {
+    const Tick alone = std::exchange(loading, with_wait(at, begin, loading));
+    is_repeatable_ &= begin == when && loading == alone;
+  }
+  if (at.transfers.count() != 0) loading = transfer(at, begin, loading);
+  if (loading > access.latency) count_late(missed_by(at), begin + access.latency, begin + loading);
   const Forwarding stores = stores_.before(access, at, when);
+  // By top-down analysis' formulas such loads are part of what CYCLE_ACTIVITY takes for memory, and of it of the L1.
+  if ((stores.is_blocked || stores.is_aliased) && stores.data != never)
+    count_late(Missed::none, when + access.latency, stores.data);
   if (counting_) {
     tallies_.blocked_forwards += stores.is_blocked ? 1 : 0;
     tallies_.aliased_loads += stores.is_aliased ? 1 : 0;
@@ -255,12 +318,14 @@ inline Tick Pipeline::access(const TimedBlock::Access& access, const TimedAccess
     recorded_.push_back({.is_vector = access.is_vector,
                          .is_blocked = stores.is_blocked,
                          .is_aliased = stores.is_aliased,
+                         .is_fill = is_fill(at),
+                         .is_delayed = begin != when,
                          .missed = missed_by(at),
                          .late = at.late,
                          .latency = access.latency,
                          .when = when,
                          .then = stores.data});
-  return begin > when || at.late != 0 ? std::max(stores.data, begin + loading) : stores.data;
+  return begin > when || loading > access.latency ? std::max(stores.data, begin + loading) : stores.data;
 }
 
 /// The latest of the columns for which micro-ops wait, after they could have been dispatched.
@@ -327,7 +392,8 @@ inline Tick Pipeline::flow(const TimedBlock& block, std::span<const TimedAccess>
   return row(next);
 }
 
-/// Returns when the last port is free.
+/// Returns when the last port is free. Eight sets at once. The numbers stop at a thousand cycles: a reorder buffer's
+/// micro-ops keep no port busy for that long.
 inline Tick Pipeline::take_ports(const TimedBlock& block, Tick dispatched) {
   constexpr std::size_t lanes = 8;
   const auto load = [](const TimedBlock::ShortTicks* from) {
@@ -411,6 +477,14 @@ inline void Pipeline::count_retirement(const TimedBlock& block, const BlockRun& 
 }
 
 void Pipeline::retire(const TimedBlockPtr& block, std::span<const TimedAccess> accesses, const BlockRun& how) {
+  // What waits for a line that is still on its way is not as it was before.
+  const auto waits = [this](const TimedAccess& access) {
+    return access.transfers.waits_for() != 0 && arrival(access) > clocks_.retired;
+  };
+  if (state_ != PipelineStates::none && std::ranges::any_of(accesses, waits)) [[unlikely]] {
+    spread();
+    lose_state();
+  }
   if (state_ != PipelineStates::none) {
     if (!repeat(*block, accesses, how)) record(block, accesses, how);
   } else {
@@ -425,6 +499,7 @@ void Pipeline::retire(const TimedBlockPtr& block, std::span<const TimedAccess> a
 Time Pipeline::peek(const TimedBlock& block, std::span<const TimedAccess> accesses, const BlockRun& how) {
   spread();
   const Clocks before = clocks_;
+  const LineTransfers transfers = transfers_;
   const Scheduler::Place scheduled = scheduler_.place();
   is_peeking_ = true;
   stores_.keep_overwritten(true);
@@ -435,6 +510,7 @@ Time Pipeline::peek(const TimedBlock& block, std::span<const TimedAccess> access
   stores_.keep_overwritten(false);
   const Time at = now();
   clocks_ = before;
+  transfers_ = transfers;
   scheduler_.go_back(scheduled);
   stores_.put_back();
   return at;
@@ -451,12 +527,26 @@ void Pipeline::pause(unsigned cycles) {
   c.origin += Time{cycles} * cycle;
 }
 
+// SDM 3A 8.1.3, 11.6. The front end then takes as long as after a misprediction.
+void Pipeline::clear() {
+  const unsigned refill = on_.refill - on_.issue_to_dispatch;
+  pause(refill);
+  if (!counting_) return;
+  ++tallies_.code_changes;
+  for (Stall* const stall : {&tallies_.machine_clear, &tallies_.recovery})
+    stall->add(static_cast<Tick>(refill * cycle));
+}
+
 template <class Change>
 void Pipeline::each_tick(const Change& change) {
   Clocks& c = clocks_;
   std::ranges::for_each(c.ready, change);
   std::ranges::for_each(c.drains, change);
   std::ranges::for_each(c.pending, change);
+  c.fills.each_tick(change);
+  std::ranges::for_each(transfers_.arrive, change);
+  change(transfers_.channel);
+  transfers_.super_queue.each_tick(change);
   for (Tick* const tick : {&c.predecoded, &c.decoded, &c.cached, &c.issued, &c.dispatched, &c.retired, &c.divider,
                            &c.executed, &c.locked_until, &c.oldest, &c.drained})
     change(*tick);

@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "timing/buffers.hpp"
 #include "timing/microarchitecture.hpp"
 #include "timing/pipeline_states.hpp"
 #include "timing/pipeline_tallies.hpp"
@@ -37,6 +38,8 @@ class Pipeline {
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
+  /// How long lines are on their way, of accesses that say where these come from. At first: no time.
+  void transfers_take(const uarch::TransferTimes& times) { transfer_times_ = times; }
   /// The block's instructions retire; `accesses` are those of TimedBlock::accesses.
   void retire(const TimedBlockPtr& block, std::span<const TimedAccess> accesses, const BlockRun& how = {});
   /// When retire() would let the block's last instruction retire. Changes nothing. For the first instructions of a
@@ -45,6 +48,8 @@ class Pipeline {
   /// All that is in flight retires, then so many cycles pass for what is outside of the model, as the delivery of an
   /// interrupt, and then the front end begins anew.
   void pause(unsigned cycles);
+  /// What has retired has changed code: all behind it that is under way is thrown away, and fetched anew.
+  void clear();
   /// When the last instruction retired.
   [[nodiscard]] Time now() const { return clocks_.origin + clocks_.retired; }
   /// Whether it counts, as it does at first. That takes a fifth of its time, and never changes when anything happens.
@@ -67,6 +72,7 @@ class Pipeline {
   void visit_state(const Visitor& visit) {
     begin_visit();
     visit(std::as_writable_bytes(std::span{&clocks_, 1}));
+    visit(std::as_writable_bytes(std::span{&transfers_, 1}));
     visit(std::as_writable_bytes(std::span{window_}));
     visit(stores_.bytes());
     visit(scheduler_.bytes());
@@ -92,13 +98,21 @@ class Pipeline {
     Tick executed{};                ///< When the last instruction of the block before, if it is a branch, has executed.
     Tick locked_until{};            ///< Loads after an atomic access wait for it.
     std::array<Tick, 4> pending{};  ///< When the last late load by Missed has its data.
+    Buffers fills;                  ///< Lines that come through a fill buffer.
     Tick oldest{};                  ///< When what has left the reorder buffer had retired.
     std::uint32_t micro_ops{}, loads{}, stores{};  ///< All of them.
     std::uint32_t oldest_end{}, oldest_loads{};  ///< Those up to the end of what has left; those before its last block.
     std::uint8_t in_block{}, decoders_used{}, line_places{};  ///< TimedBlock::FrontEnd::leaves.
     std::uint8_t was_cached{};                                ///< 1: the last block came out of the micro-op cache.
     std::uint8_t first_in_window{}, after_window{};
-    std::array<std::uint8_t, 2> reserved{};
+    std::array<std::uint8_t, 6> reserved{};
+  };
+  /// Lines that are on their way because accesses began them.
+  struct LineTransfers {
+    static constexpr std::size_t place(std::uint32_t name) { return (name - 1) % uarch::Transfers::kept; }
+    std::array<Tick, uarch::Transfers::kept> arrive{};  ///< By place().
+    Tick channel{};                                     ///< Until when memory's channels are busy.
+    Buffers super_queue;                                ///< Lines that come from beyond the L2.
   };
   struct Retired {
     std::uint32_t micro_ops{}, end{};  ///< Fused micro-ops: all before it, and its own, too.
@@ -106,7 +120,8 @@ class Pipeline {
     Tick at{};
   };
   // Their bytes are the saved state.
-  static_assert(std::has_unique_object_representations_v<Clocks> && std::has_unique_object_representations_v<Retired>);
+  static_assert(std::has_unique_object_representations_v<Clocks> && std::has_unique_object_representations_v<Retired> &&
+                std::has_unique_object_representations_v<LineTransfers>);
 
   /// Nanoseconds of the host, roughly, by the engine's benchmark: what repeating a step saves, and what finding a state
   /// and recording a step cost. They are done as long as more is saved; and where nothing is repeated, in some
@@ -132,12 +147,17 @@ class Pipeline {
   void retire_anew(const TimedBlock& block, std::span<const TimedAccess> accesses, const BlockRun& how);
   bool repeat(const TimedBlock& block, std::span<const TimedAccess> accesses, const BlockRun& how);
   bool repeats(const PipelineStates::Step& step, std::span<const TimedAccess> accesses);
+  [[nodiscard]] bool has_room(Tick begin, Tick takes, unsigned others) const;
+  [[nodiscard]] bool waits_for_nothing(const TimedAccess& access, const PipelineStates::Access& before,
+                                       bool begins) const;
+  void begin_transfers(const PipelineStates::Step& step, std::span<const TimedAccess> accesses);
   void record(const TimedBlockPtr& block, std::span<const TimedAccess> accesses, const BlockRun& how);
   void look_for_state();
   void lose_state();
   bool make_room();
   class Words;
-  void write(Words& words);
+  void write(Words& to);
+  void put_fills(Words& to, Tick dispatched) const;
   void read(std::span<const std::uint32_t> words, Tick now);
   void settle();
   void spread();
@@ -149,13 +169,24 @@ class Pipeline {
   Span issue(const TimedBlock& block, const BlockRun& how, const Delivered& delivered);
   struct Issued;
   void count_issue(const Issued& i);
-  void count_late(const TimedAccess& at, Tick from, Tick until);
+  void count_late(Missed missed, Tick from, Tick until);
   void count_retirement(const TimedBlock& block, const BlockRun& how, Tick before);
   Tick room_for(std::uint32_t micro_ops, std::uint32_t loads);
   Tick drained(unsigned stores) const;
   class Latest;
   void wait(const TimedBlock& block, Tick dispatched, const Latest& latest);
   Tick flow(const TimedBlock& block, std::span<const TimedAccess> accesses, Tick dispatched, Tick decoded);
+  /// Until when memory's channels are busy for a line that begins then, if they were until `busy`. Lines begin in any
+  /// order: one that comes first in the program may begin later, by a line's time.
+  [[nodiscard]] Tick channel_for(Tick busy, Tick begin) const {
+    return std::max(busy, begin - transfer_times_.from[uarch::Transfers::memory] * cycle);
+  }
+  /// Of the line that the access waits for.
+  [[nodiscard]] Tick arrival(const TimedAccess& at) const {
+    return transfers_.arrive[LineTransfers::place(at.transfers.waits_for())];
+  }
+  [[nodiscard]] Tick with_wait(const TimedAccess& at, Tick begin, Tick loading) const;
+  Tick transfer(const TimedAccess& at, Tick begin, Tick loading);
   Tick access(const TimedBlock::Access& access, const TimedAccess& at, Tick when, Tick in_order);
   void drain(const TimedBlock& block);
   Tick take_ports(const TimedBlock& block, Tick dispatched);
@@ -166,6 +197,8 @@ class Pipeline {
 
   const Microarchitecture& on_;
   Clocks clocks_;
+  LineTransfers transfers_;
+  uarch::TransferTimes transfer_times_;
   std::array<Retired, window> window_{};
   RecentStores stores_{on_};
   Scheduler scheduler_;
@@ -184,6 +217,7 @@ class Pipeline {
   unsigned wait_{1}, until_look_{1};              ///< Blocks after a branch until it is tried again to find a state.
   std::uint64_t repeated_{}, repeated_before_{};  ///< Steps; and when a state was found last.
   bool is_recording_{};
+  bool is_repeatable_{};  ///< What is recorded may come again: no line that came from elsewhere was waited for.
   std::vector<PipelineStates::Access> recorded_;  ///< Of the run that is recorded.
   std::vector<PipelineTallies::Growth> growth_;
 };

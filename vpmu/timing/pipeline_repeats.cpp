@@ -42,7 +42,8 @@ class Pipeline::Words {
  private:
   static constexpr std::size_t singles = 32;
   std::array<std::uint32_t,
-             singles + max_port_sets + node_count + max_store_buffer + 4 * window + 4 * LeavingQueue::max_entries>
+             singles + max_port_sets + node_count + 2 * Buffers::max + max_store_buffer + 4 * window +
+                 4 * LeavingQueue::max_entries>
       all_;  // NOLINT(cppcoreguidelines-pro-type-member-init): as many as count_ says
   std::size_t count_{};
 };
@@ -69,6 +70,22 @@ class Reader {
 
 }  // namespace
 
+/// Those that a load which is dispatched after `dispatched` may wait for, whichever came first.
+void Pipeline::put_fills(Words& to, Tick dispatched) const {
+  const Clocks& c = clocks_;
+  std::array<std::pair<Tick, Tick>, Buffers::max> fills;
+  std::size_t count = 0;
+  for (std::size_t n = 0; n < Buffers::max; ++n)
+    if (c.fills.ends[n] > dispatched) fills[count++] = {c.fills.ends[n], std::max(c.fills.begins[n], dispatched)};
+  std::sort(fills.begin(), fills.begin() + count);
+  to.put(std::max(c.fills.forgotten, dispatched) - c.retired);
+  to.put(static_cast<std::uint32_t>(count));
+  for (const auto& [end, begin] : std::span{fills}.first(count)) {
+    to.put(begin - c.retired);
+    to.put(end - c.retired);
+  }
+}
+
 /// Blocks are issued after `issued`, and dispatched after that and the way there. The rest are the bounds by which
 /// deliver(), room_for(), drained() and their like wait for what is written here.
 void Pipeline::write(Words& to) {
@@ -94,6 +111,7 @@ void Pipeline::write(Words& to) {
   to.put_later(ports, dispatched, now);
   to.put_later(c.ready, dispatched, now);
   to.put_later(c.pending, issued, now);
+  put_fills(to, dispatched);
   to.put(std::uint32_t{drains});
   for (std::uint32_t last = drains; last != 0; --last) to.put(c.drains[(c.stores - last) % max_store_buffer] - now);
   to.put(std::max(c.oldest, issued) - now);
@@ -155,6 +173,13 @@ void Pipeline::read(std::span<const std::uint32_t> words, Tick now) {
                          [dispatched](Tick until) { return static_cast<TimedBlock::ShortTicks>(until - dispatched); });
   from.later(c.ready, dispatched, now);
   from.later(c.pending, c.issued, now);
+  c.fills.forgotten = now + from.tick();
+  c.fills.begins.fill(dispatched);
+  c.fills.ends.fill(dispatched);
+  for (std::uint32_t fill = from.word(); fill != 0; --fill) {
+    c.fills.begins[fill - 1] = now + from.tick();
+    c.fills.ends[fill - 1] = now + from.tick();
+  }
   c.drains.fill(c.issued);
   c.stores = c.micro_ops = c.loads = 0;
   for (std::uint32_t last = from.word(); last != 0; --last) c.drains[max_store_buffer - last] = now + from.tick();
@@ -243,18 +268,54 @@ void Pipeline::lose_state() {
   if (repeated_ - repeated_before_ >= productive) until_look_ = wait_ = 1;
 }
 
+namespace {
+
+/// How long an access took, if its line was not on its way.
+Tick took(const PipelineStates::Access& access) {
+  return access.is_store ? access.late * cycle : access.latency + access.late * cycle;
+}
+
+}  // namespace
+
+/// Whether what the access waits for has come in time. `begins`: one before it begins transfers, perhaps that one.
+inline bool Pipeline::waits_for_nothing(const TimedAccess& access, const PipelineStates::Access& before,
+                                        bool begins) const {
+  if (access.transfers.waits_for() == 0) return true;
+  return !begins && arrival(access) <= clocks_.retired + before.when + took(before);
+}
+
+/// Whether the super queue has room for a line that comes then, and so many others.
+inline bool Pipeline::has_room(Tick begin, Tick takes, unsigned others) const {
+  const auto end = [takes](Tick from) { return from + takes; };
+  return others < on_.super_queue && transfers_.super_queue.free_from(begin, on_.super_queue - others, end) == begin;
+}
+
 /// Whether these accesses let the step's run be as it was. If so, its stores are made.
 inline bool Pipeline::repeats(const PipelineStates::Step& step, std::span<const TimedAccess> accesses) {
   const Tick now = clocks_.retired;
   const TimedAccess* at = accesses.data();
+  Tick channel = transfers_.channel;
+  bool begins = false;
+  unsigned before_it = 0;  // lines of these accesses in the super queue
   for (const PipelineStates::Access& before : step.accesses()) {
     const TimedAccess& access = *at++;
     if (access.late != before.late) return false;
+    if (access.transfers.any()) [[unlikely]] {
+      if (before.is_locked || before.is_delayed || !waits_for_nothing(access, before, begins)) return false;
+      begins |= access.transfers.count() != 0;
+      // Its own line may come later because of what came before it on the channel.
+      const Tick begin = now + before.when;
+      if (is_fill(access) && access.level == HitLevel::dram && channel > begin) return false;
+      if (is_fill(access) && is_below_l2(access.level) && !has_room(begin, took(before), before_it)) return false;
+      before_it += access.transfers.count() - access.transfers.count_from(uarch::Transfers::l2);
+      const unsigned lines = access.transfers.count_from(uarch::Transfers::memory);
+      channel = channel_for(channel, begin) + static_cast<Tick>(lines * transfer_times_.channel * cycle);
+    }
     if (before.is_store) {
       stores_.add(access, now + before.when, now + before.then);
       continue;
     }
-    if (missed_by(access) != before.missed) return false;
+    if (missed_by(access) != before.missed || is_fill(access) != before.is_fill) return false;
     if (before.is_locked) continue;
     const Forwarding stores =
         stores_.before({.is_vector = before.is_vector, .latency = before.latency}, access, now + before.when);
@@ -265,11 +326,20 @@ inline bool Pipeline::repeats(const PipelineStates::Step& step, std::span<const 
   return true;
 }
 
+/// What the accesses of a step that is repeated begin.
+void Pipeline::begin_transfers(const PipelineStates::Step& step, std::span<const TimedAccess> accesses) {
+  const TimedAccess* at = accesses.data();
+  for (const PipelineStates::Access& before : step.accesses()) {
+    const TimedAccess& access = *at++;
+    if (access.transfers.count() != 0) transfer(access, clocks_.retired + before.when, took(before));
+  }
+}
+
 /// If the block ran in this state and in this way before, does as then.
 bool Pipeline::repeat(const TimedBlock& block, std::span<const TimedAccess> accesses, const BlockRun& how) {
   const std::uint32_t key = key_of(how);
   PipelineStates::Index before = PipelineStates::none;
-  for (PipelineStates::Index at = states_.first(state_), next; at != PipelineStates::none; before = at, at = next) {
+  for (PipelineStates::Index at = states_.first(state_), next{}; at != PipelineStates::none; before = at, at = next) {
     const PipelineStates::Step& step = states_.step(at);
     next = step.next;
     if (step.block != &block || step.how != key) continue;
@@ -282,6 +352,8 @@ bool Pipeline::repeat(const TimedBlock& block, std::span<const TimedAccess> acce
       continue;
     }
     stores_.forget_overwritten();
+    if (std::ranges::any_of(accesses, [](const TimedAccess& access) { return access.transfers.count() != 0; }))
+      begin_transfers(step, accesses);
     if (before != PipelineStates::none) states_.put_first(state_, before, at);
     clocks_.retired += step.takes;
     state_ = step.to;
@@ -306,8 +378,8 @@ void Pipeline::record(const TimedBlockPtr& block, std::span<const TimedAccess> a
   credit_ -= recording_cost;
   const Tick before = clocks_.retired;
   recorded_.clear();
-  is_recording_ = true;
-  PipelineTallies tallies = std::exchange(tallies_, {});
+  is_recording_ = is_repeatable_ = true;
+  const PipelineTallies tallies = std::exchange(tallies_, {});
   const bool counting = std::exchange(counting_, true);
   retire_anew(*block, accesses, how);
   counting_ = counting;
@@ -318,6 +390,7 @@ void Pipeline::record(const TimedBlockPtr& block, std::span<const TimedAccess> a
     tallies_.add(*block, how.decoded, 1);
     tallies_.grow(growth_, 1);
   }
+  if (!is_repeatable_) return lose_state();
   for (PipelineStates::Access& access : recorded_) {
     access.when -= before;
     if (access.then != never) access.then -= before;

@@ -26,6 +26,8 @@ class PipelineStates {
   struct Access {
     bool is_store : 1 {}, is_vector : 1 {}, is_locked : 1 {};  ///< As of a TimedBlock::Access.
     bool is_blocked : 1 {}, is_aliased : 1 {};                 ///< Forwarding of a load.
+    bool is_fill : 1 {};                                       ///< Of a load.
+    bool is_delayed : 1 {};                                    ///< A load that began after `when`.
     Missed missed{};                                           ///< Of a load.
     std::uint16_t late{};
     std::int16_t latency{};

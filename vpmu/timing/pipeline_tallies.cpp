@@ -140,6 +140,8 @@ PipelineCounts PipelineTallies::counts(std::uint64_t cycles, const Microarchitec
   t[Q::dividing] = total_of({.ticks = both(Amount::divider), .beginnings = both(Amount::divisions)});
   t[Q::blocked_forwards] = once_each(blocked_forwards);
   t[Q::aliased_loads] = once_each(aliased_loads);
+  t[Q::self_modifying_code] = once_each(code_changes);
+  t[Q::machine_clear] = total_of(machine_clear);
   return counts;
 }
 

@@ -73,7 +73,8 @@ struct PipelineTallies {
   std::uint64_t wrong_path{};   ///< Ticks in which all slots were taken by micro-ops of a wrong path.
   Stall recovery, dsb_to_mite, resource_stall, scheduler_full, reorder_full, store_queue_full;
   Stall scheduler_empty, scheduler_waits, stores_hold_up, nothing_retired;
-  std::uint64_t blocked_forwards{}, aliased_loads{};
+  Stall machine_clear;
+  std::uint64_t blocked_forwards{}, aliased_loads{}, code_changes{};
   /// By MissLevel: loads that were late, for how long in all, for how long one at least, and while nothing executed.
   std::array<std::uint64_t, 4> pending_sum{}, pending_any{};
   std::array<Stall, 4> load_stall{};

@@ -23,11 +23,15 @@ enum class Missed : std::uint8_t { none, l1d, l2, l3 };
 
 /// By a load that is late; others missed nothing that matters.
 constexpr Missed missed_by(const TimedAccess& load) {
-  if (load.late == 0) return Missed::none;
   if (load.level == HitLevel::dram) return Missed::l3;
   if (is_l3_hit(load.level)) return Missed::l2;
   // What is in a fill buffer has missed the L1; where its line comes from is not known any more.
   return load.level == HitLevel::l2 || load.level == HitLevel::lfb ? Missed::l1d : Missed::none;
+}
+
+/// Whether a load takes a fill buffer: its line is neither in the L1 nor in one already.
+constexpr bool is_fill(const TimedAccess& load) {
+  return load.late != 0 && (load.level == HitLevel::l2 || is_below_l2(load.level));
 }
 
 /// What the stores before a load do to it.

@@ -74,6 +74,7 @@ class Maker {
     if (i_.in.mnemonic == ZYDIS_MNEMONIC_NOP || i_.in.mnemonic == ZYDIS_MNEMONIC_PUSH ||
         i_.in.mnemonic == ZYDIS_MNEMONIC_POP) {
       made_.has_row = true;  // nothing but its load or store
+      if (i_.in.mnemonic == ZYDIS_MNEMONIC_NOP && !on_.renames_idioms) uses_[0] = {on_.alu_ports, 1};
       return;
     }
     const auto row = find_row(on_.rows, form_of(i_));
@@ -136,6 +137,7 @@ class Maker {
     const bool has_base = mem.base != ZYDIS_REGISTER_NONE, has_index = mem.index != ZYDIS_REGISTER_NONE;
     const bool has_displacement = mem.disp.has_displacement && mem.disp.value != 0;
     const bool by_rip = mem.base == ZYDIS_REGISTER_RIP;
+    if (on_.slow_lea_ports == 0) return;
     const bool needs_displacement = mem.base == ZYDIS_REGISTER_RBP || mem.base == ZYDIS_REGISTER_R13;
     if (!by_rip && !(has_index && needs_displacement) && !(has_base && has_index && has_displacement)) return;
     uses_ = {};
@@ -179,9 +181,11 @@ class Maker {
     if (equal_sources && is_one_of(m, ones)) made_.sources.clear();
     if (equal_sources && is_one_of(m, zeroing) && is_renamed_whole(i_.at(0))) {
       made_.sources.clear();
-      made_.is_free = true;
-      made_.latency = 0;
-      uses_ = {};
+      if (on_.renames_idioms) {
+        made_.is_free = true;
+        made_.latency = 0;
+        uses_ = {};
+      }
     }
     if (on_.eliminates_moves && is_eliminated_move()) {
       made_.latency = 0;
@@ -282,7 +286,7 @@ class Maker {
                               i_.in.encoding == ZYDIS_INSTRUCTION_ENCODING_LEGACY && !made_.is_branch;
     made_.takes_two_places = has_wide_constant();
     const exec::FusionPart part = exec::fusion_part(i_);
-    made_.fusion = part.first;
+    if (part.compares || !on_.fuses_compares_only) made_.fusion = part.first;
     made_.condition = part.condition;
   }
 

@@ -1,9 +1,12 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "uarch/conditional.hpp"
+#include "uarch/path_history.hpp"
 #include "uarch/profiles.hpp"
 #include "uarch/state.hpp"
 #include "vpmu/retirement.hpp"
@@ -19,85 +22,95 @@ struct Branch {
   bool taken{};
 };
 
-/// The gshare predictor of conditional branches: two-bit counters by address and global history. A copy shares the
-/// counters. A loop over many branches works on a local copy, which the compiler keeps in host registers.
-struct Gshare {
-  /// Counters go from 0, strongly not taken, to 3, strongly taken; from this one on they predict taken.
-  static constexpr std::uint8_t weakly_taken = 2;
-  /// The outcome of a branch as one number. The sum of the outcomes of fewer than 2^sum_bits branches tells how many
-  /// were taken, mispredicted, and both.
-  using Outcome = std::uint64_t;
-  static constexpr unsigned sum_bits = 13;
-  static constexpr unsigned mispredicted_at = 8, taken_sum_at = 24, mispredicted_sum_at = taken_sum_at + sum_bits,
-                            both_sum_at = mispredicted_sum_at + sum_bits;
-  static constexpr unsigned sum(Outcome of, unsigned at) {
-    return static_cast<unsigned>(of >> at & ((1U << sum_bits) - 1));
-  }
-  static constexpr unsigned mispredicted(Outcome of) { return static_cast<unsigned>(of >> mispredicted_at & 1); }
-
-  std::uint8_t* counters{};
-  std::uint64_t history_mask{};
-  std::uint64_t history{};  ///< Bits above history_mask are not used.
-
-  [[nodiscard]] std::uint64_t slot(std::uint64_t at) const { return (at ^ at >> 16 ^ history) & history_mask; }
-  /// Predicts the branch and learns from it; `taken` is 1 or 0. Uses a table, because the host would mispredict a
-  /// branch here wherever the guest's is.
-  Outcome retire(std::uint64_t at, unsigned taken) {
-    std::uint8_t& counter = counters[slot(at)];
-    const Outcome outcome = outcomes[taken * 4 + counter];
-    counter = static_cast<std::uint8_t>(outcome);
-    history = history << 1 | taken;
-    return outcome;
-  }
-
- private:
-  /// By `taken` and the counter. The low byte is the counter's next value.
-  static constexpr std::array<Outcome, 8> outcomes = [] {
-    std::array<Outcome, 8> all{};
-    for (std::uint64_t taken = 0; taken < 2; ++taken)
-      for (std::uint64_t from = 0; from < 4; ++from) {
-        const std::uint64_t missed = from / weakly_taken ^ taken;
-        const std::uint64_t to = taken != 0 ? from + (from < 3 ? 1 : 0) : from - (from > 0 ? 1 : 0);
-        all[taken * 4 + from] = to | missed << mispredicted_at | taken << taken_sum_at | missed << mispredicted_sum_at |
-                                (taken & missed) << both_sum_at;
-      }
-    return all;
-  }();
+/// When the front end learns where a branch goes.
+enum class Foreseen : std::uint8_t {
+  by_prediction,  ///< Before it is fetched.
+  by_decoder,     ///< When it is decoded: no one knew that there is a branch that is taken (BACLEARS).
+  by_execution,   ///< It was mispredicted.
 };
 
-/// Predicts branches from those before them. Conditional: Gshare.
-/// Indirect: targets by address and history. Returns: a stack that wraps around and forgets its oldest. Direct jumps
-/// and calls are always predicted rightly; far branches never.
+/// Which branches are known to be taken somewhere, by the 16 bytes in which they begin: up to four of them.
+class TargetBuffer {
+ public:
+  explicit TargetBuffer(const BranchShapes& shapes)
+      : sets_{shapes.buffer.sets}, is_hashed_{shapes.buffer_is_hashed}, tags_(shapes.buffer.entries()) {}
+  /// Whether the branch is there; afterwards it is.
+  bool touch(std::uint64_t at) {
+    const std::uint64_t block = at >> 4, folded = is_hashed_ ? block ^ block >> 10 ^ block >> 20 : block;
+    const auto tag = static_cast<std::uint32_t>((at + 1) * 0x9E37'79B9'7F4A'7C15ULL >> 32) | 1U;
+    std::uint32_t* const tags = tags_.data() + (folded & (sets_ - 1)) * ways;
+    return tags[0] == tag || bring_forward(tags, tag);
+  }
+  void visit_state(const StateVisitor& visit) { visit(state_bytes(tags_)); }
+
+ private:
+  static constexpr unsigned ways = 4;
+  static bool bring_forward(std::uint32_t* tags, std::uint32_t tag) {
+    std::uint32_t* const found = std::find(tags + 1, tags + ways, tag);
+    const bool is_there = found != tags + ways;
+    std::copy_backward(tags, is_there ? found : found - 1, is_there ? found + 1 : found);
+    tags[0] = tag;
+    return is_there;
+  }
+  std::uint64_t sets_;
+  bool is_hashed_;
+  std::vector<std::uint32_t> tags_;  ///< Of each set the latest first. 0: none.
+};
+
+/// Targets by some key that is not 0.
+class TargetTable {
+ public:
+  explicit TargetTable(Shape shape) : shape_{shape}, entries_(shape.entries()) {}
+  /// Null if it is not there; valid until put().
+  [[nodiscard]] const std::uint64_t* find(std::uint64_t key) const;
+  /// Instead of the one of its set that was put there first, if it is not there.
+  void put(std::uint64_t key, std::uint64_t to);
+  void visit_state(const StateVisitor& visit) { visit(state_bytes(entries_)); }
+
+ private:
+  struct Entry {
+    std::uint64_t key{}, to{};
+  };
+  [[nodiscard]] std::size_t first_of(std::uint64_t key) const { return (key >> 20) % shape_.sets * shape_.ways; }
+  Shape shape_;
+  std::vector<Entry> entries_;
+};
+
+/// Predicts branches from those before them: conditional ones by ConditionalPredictor, indirect ones by address and
+/// history, returns by a stack that wraps around and forgets its oldest. Direct jumps and calls are predicted when
+/// their target is known, and otherwise by the decoder; far branches never.
 ///
-/// Intel does not document its predictors. What this one mispredicts shows how predictable branches are, not what a CPU
-/// would do.
+/// What is published of Intel's predictors is in here, with its source; the rest is no CPU's.
 class BranchPredictor {
  public:
   explicit BranchPredictor(const BranchShapes& shapes);
-  /// Whether the branch was mispredicted; learns from it.
-  bool retire(const Branch& branch);
-  /// The same for a conditional branch.
-  bool conditional(std::uint64_t at, bool taken) {
-    Gshare gshare = begin_conditional();
-    const bool mispredicted = Gshare::mispredicted(gshare.retire(at, taken ? 1 : 0)) != 0;
-    end_conditional(gshare);
-    return mispredicted;
+  /// When it was known where the branch goes; learns from it.
+  Foreseen retire(const Branch& branch) {
+    const bool is_conditional = branch.kind == BranchKind::conditional;
+    const bool mispredicted =
+        is_conditional ? conditional_.retire(branch.at, branch.taken, path_) : mispredicts(branch);
+    Foreseen foreseen = mispredicted ? Foreseen::by_execution : Foreseen::by_prediction;
+    if (!branch.taken || branch.kind == BranchKind::none || branch.kind == BranchKind::far) return foreseen;
+    if (shapes_.outcomes == 0) path_.took(branch.fall_through - 1, branch.to);
+    // Of an indirect branch the decoder does not know more.
+    if (!buffer_.touch(branch.at) && !mispredicted && !is_indirect(branch.kind)) foreseen = Foreseen::by_decoder;
+    return foreseen;
   }
-  /// The same for a call, a return or a jump, which are always taken.
-  bool unconditional(std::uint64_t at, std::uint64_t fall_through, std::uint64_t to, BranchKind kind) {
-    if (is_near_call(kind)) push_return(fall_through);
-    if (kind == BranchKind::near_ret) return return_from(at, to);
-    if (kind == BranchKind::near_ind_call || kind == BranchKind::near_ind_jmp) return indirect(at, to);
-    return kind == BranchKind::far;
-  }
-  /// For many conditional branches in a row: no other branch may be predicted in between.
-  Gshare begin_conditional() { return {counters_.data(), history_mask_, history_}; }
-  void end_conditional(const Gshare& gshare) { history_ = gshare.history & history_mask_; }
   /// What it has learnt. Any bytes are accepted: it then predicts something.
   void visit_state(const StateVisitor& visit);
 
  private:
   static constexpr unsigned max_returns = 32;
+  static bool is_indirect(BranchKind kind) {
+    return kind == BranchKind::near_ind_call || kind == BranchKind::near_ind_jmp;
+  }
+  /// Of a branch that is not conditional.
+  bool mispredicts(const Branch& b) {
+    if (is_near_call(b.kind)) push_return(b.fall_through);
+    if (b.kind == BranchKind::near_ret) return return_from(b.at, b.to);
+    if (is_indirect(b.kind)) return indirect(b.at, b.to);
+    return b.kind == BranchKind::far;
+  }
   bool indirect(std::uint64_t at, std::uint64_t to);
   void push_return(std::uint64_t to) {
     returns_[top_] = to;
@@ -112,15 +125,12 @@ class BranchPredictor {
     return returns_[top_] != to;
   }
 
-  struct Target {
-    std::uint64_t at{~0ULL};
-    std::uint64_t to{};
-  };
   BranchShapes shapes_;
-  std::uint64_t history_mask_;
-  std::uint64_t history_{};
-  std::vector<std::uint8_t> counters_;
-  std::vector<Target> targets_;
+  ConditionalPredictor conditional_;
+  PathHistory path_;
+  TargetBuffer buffer_;
+  /// The targets of indirect branches: the last one of each; and those that were not that, by history.
+  TargetTable last_targets_, targets_;
   std::array<std::uint64_t, max_returns> returns_{};
   unsigned top_{};    ///< Where the next return address goes.
   unsigned depth_{};  ///< Number of valid return addresses.

@@ -29,7 +29,9 @@ Hierarchy::Hierarchy(const Profile& profile, unsigned threads)
       owned_{{.sets = 0, .ways = 0}},
       repeated_data_{profile.dtlb.small.sets},
       repeated_code_{profile.itlb.small.sets},
-      repeated_stores_{profile.dtlb.small.sets} {
+      repeated_stores_{profile.dtlb.small.sets},
+      directories_{{.sets = 8, .ways = 4}},
+      directory_pointers_{{.sets = 1, .ways = 4}} {
   tag_pages();
 }
 
@@ -68,7 +70,10 @@ Snoop Hierarchy::snooped(std::uint64_t line, bool loses_it) {
     repeated_data_.drop(line);
     repeated_code_.drop(line);
   }
-  return {.in_core = changed ? Found::changed : here ? Found::unchanged : Found::nothing, .in_l3 = l3_.contains(line)};
+  return {.in_core = changed ? Found::changed
+                     : here  ? Found::unchanged
+                             : Found::nothing,
+          .in_l3 = l3_.contains(l3_key(line))};
 }
 
 void Hierarchy::own(std::uint64_t line) {
@@ -81,13 +86,16 @@ void Hierarchy::own(std::uint64_t line) {
 Snoop Hierarchy::ask_others(std::uint64_t line, OffcoreRequest request) {
   if (sharing_ == nullptr) return {};
   owned_.remove(line);  // from before it was written back
-  if (request != OffcoreRequest::demand_rfo) return sharing_->read(*this, line);
-  owned_.insert(line);
-  return sharing_->own(*this, line);
+  const bool owns = request == OffcoreRequest::demand_rfo;
+  if (owns) owned_.insert(line);
+  const Snoop others = owns ? sharing_->own(*this, line) : sharing_->read(*this, line);
+  if (others.in_core == Snoop::Found::changed) took_changed_line_ = 1;
+  return others;
 }
 
 void Hierarchy::visit_state(const StateVisitor& visit) {
-  for (RecencySets* const cache : {&l1i_, &l1d_, &l2_, &l3_, &owned_}) cache->visit_state(visit);
+  for (RecencySets* const cache : {&l1i_, &l1d_, &l2_, &l3_, &owned_, &directories_, &directory_pointers_})
+    cache->visit_state(visit);
   stlb_.visit_state(visit);
   dtlb_.visit_state(visit);
   for (unsigned thread = 0; thread < threads_; ++thread) {
@@ -95,32 +103,35 @@ void Hierarchy::visit_state(const StateVisitor& visit) {
     itlb_[thread].visit_state(visit);
     visit(state_bytes(flushes_[thread]));
   }
-  for (FillBuffer& f : fills_) {
-    visit(state_bytes(f.line));
-    visit(state_bytes(f.ready));
-    visit(state_bytes(f.prefetch));
-  }
-  for (std::uint64_t* const word : {&now_, &in_flight_, &last_ready_}) visit(state_bytes(*word));
-  visit(state_bytes(last_fill_));
-  last_fill_ %= profile_->fill_buffers;
+  visit(state_bytes(fills_));
+  visit(state_bytes(took_changed_line_));
+  transfers_.visit_state(visit);
+  prefetchers_.visit_state(visit);
   tag_pages();
   remapped();
+}
+
+void Hierarchy::drop_code(std::uint64_t linear, std::uint64_t line) {
+  l1i_.remove(line);
+  for (std::uint64_t i = 0; i < windows_in_line; ++i)
+    for (RecencySets& decoded : decoded_) decoded.remove(linear / line_bytes * windows_in_line + i);
+  repeated_code_.drop(line);
 }
 
 // A fill of the line that is in flight keeps its buffer until it is ready, but no later access waits for it.
 void Hierarchy::flush_line(std::uint64_t linear, std::uint64_t physical) {
   const std::uint64_t line = physical / line_bytes;
-  for (RecencySets* const cache : {&l1i_, &l1d_, &l2_, &l3_}) cache->remove(line);
-  for (std::uint64_t i = 0; i < windows_in_line; ++i)
-    for (RecencySets& decoded : decoded_) decoded.remove(linear / line_bytes * windows_in_line + i);
-  for (FillBuffer& f : fills_)
-    if (f.line == line) f.line = FillBuffer{}.line;
+  for (RecencySets* const cache : {&l1d_, &l2_}) cache->remove(line);
+  l3_.remove(l3_key(line));
+  drop_code(linear, line);
+  transfers_.forget(line);
   remapped();
 }
 
 void Hierarchy::flush_caches() {
-  for (RecencySets* const cache : {&l1i_, &l1d_, &l2_, &l3_, &decoded_[0], &decoded_[1]}) cache->clear();
-  for (FillBuffer& f : fills_) f.line = FillBuffer{}.line;
+  for (RecencySets* const cache : {&l1i_, &l1d_, &l2_, &l3_}) cache->clear();
+  for (RecencySets& decoded : decoded_) decoded.clear();
+  transfers_.forget_all();
   remapped();
 }
 
@@ -133,6 +144,8 @@ void Hierarchy::flush_tlbs() {
     tag_pages();
   }
   itlb_[thread_].clear();
+  directories_.clear();
+  directory_pointers_.clear();
   remapped();
 }
 
@@ -147,8 +160,9 @@ std::uint16_t Hierarchy::latency_of(HitLevel level) const {
 
 // What an inclusive L3 evicts leaves the levels above, too.
 void Hierarchy::fill_l3(std::uint64_t line) {
-  const std::uint64_t victim = l3_.insert(line);
-  if (victim == RecencySets::nothing || profile_->last_level != LastLevel::inclusive) return;
+  const std::uint64_t evicted = l3_.insert(l3_key(line));
+  if (evicted == RecencySets::nothing || profile_->last_level != LastLevel::inclusive) return;
+  const std::uint64_t victim = l3_line(evicted);
   l2_.remove(victim);
   l1d_.remove(victim);
   l1i_.remove(victim);
@@ -160,7 +174,7 @@ void Hierarchy::fill_l3(std::uint64_t line) {
 void Hierarchy::fill_l2(std::uint64_t line) {
   const std::uint64_t victim = l2_.insert(line);
   const bool goes_on = victim != RecencySets::nothing && profile_->last_level == LastLevel::victim;
-  if (goes_on && !l3_.touch(victim)) fill_l3(victim);
+  if (goes_on && !l3_.touch(l3_key(victim))) fill_l3(victim);
 }
 
 namespace {
@@ -180,13 +194,13 @@ Answer answer_of(const Snoop& others, bool in_l3) {
 
 /// Where a line that the L1 lacks is found; afterwards the L2 has it.
 HitLevel Hierarchy::below_l1(std::uint64_t line, OffcoreRequest request) {
-  l3_.prefetch(line);
+  l3_.prefetch(l3_key(line));
   if (l2_.touch(line)) {
     if (sharing_ != nullptr && request == OffcoreRequest::demand_rfo) own(line);
     return HitLevel::l2;
   }
   const Snoop others = ask_others(line, request);
-  const bool in_l3 = l3_.touch(line);
+  const bool in_l3 = l3_.touch(l3_key(line));
   if (!in_l3 && profile_->last_level == LastLevel::inclusive) fill_l3(line);
   fill_l2(line);
   const Answer answer = answer_of(others, in_l3 || others.in_l3);
@@ -196,38 +210,164 @@ HitLevel Hierarchy::below_l1(std::uint64_t line, OffcoreRequest request) {
   return answer.level;
 }
 
-/// Takes a fill buffer: a free one, or else the first to become free. Returns for how many cycles it waits, if they do
-/// not pass here.
-std::uint32_t Hierarchy::begin_fill(std::uint64_t line, std::uint16_t latency) {
-  const std::span buffers{fills_.data(), std::min<std::size_t>(profile_->fill_buffers, fills_.size())};
-  const unsigned next = last_fill_ + 1 < buffers.size() ? last_fill_ + 1 : 0;
-  auto found = buffers.begin() + next;
-  if (found->ready > now_) found = std::ranges::min_element(buffers, {}, &FillBuffer::ready);
-  FillBuffer& buffer = *found;
-  last_fill_ = static_cast<unsigned>(found - buffers.begin());
-  const std::uint64_t begins = std::max(now_, buffer.ready);
-  if (keeps_time_) now_ = begins;
-  if (now_ >= last_ready_) in_flight_ = 0;
-  in_flight_ |= flight_bit(line);
-  buffer = {.line = line, .ready = begins + latency};
-  last_ready_ = std::max(last_ready_, buffer.ready);
-  return static_cast<std::uint32_t>(begins - now_);
+namespace {
+
+Transfers::From from_of(HitLevel level) {
+  if (level == HitLevel::l2) return Transfers::l2;
+  return level == HitLevel::dram ? Transfers::memory : Transfers::l3;
 }
 
-/// The fill buffer of a line that is in flight, or null. Most often the last fill is the one asked for.
-const Hierarchy::FillBuffer* Hierarchy::in_flight(std::uint64_t line) const {
-  const auto brings = [&](const FillBuffer& f) { return f.line == line && f.ready > now_; };
-  if (brings(fills_[last_fill_])) return &fills_[last_fill_];
-  const auto* const found = std::ranges::find_if(fills_, brings);
-  return found == fills_.end() ? nullptr : found;
+}  // namespace
+
+TransferTimes Hierarchy::transfer_times() const {
+  const Latencies& l = profile_->latency;
+  return {.from = {0, l.l2, l.l3, l.dram}, .channel = profile_->channel};
+}
+
+Hierarchy::Line Hierarchy::slower(const Line& first, const Line& second) {
+  Line line = second.latency > first.latency ? second : first;
+  line.transfers = first.transfers;
+  line.transfers.append(second.transfers);
+  return line;
+}
+
+/// For a line that the L1 has, or that is on its way there.
+Hierarchy::Line Hierarchy::hit_line(std::uint64_t line, unsigned offset) {
+  const std::uint32_t l1 = profile_->latency.l1;
+  Line result{HitLevel::l1, l1};
+  const LineTransfers::Transfer* const transfer = transfers_.find(line);
+  if (transfer != nullptr && transfer->to_l1 != 0) {
+    const std::uint32_t latency = rest_of(*transfer, l1);
+    result = {HitLevel::lfb, latency, transfer->prefetched != 0};
+    if (!keeps_time_) {
+      result.waits = static_cast<std::uint16_t>(latency - l1);
+      result.transfers.wait_for(transfers_.name_of(*transfer));
+    }
+  }
+  if (keeps_time_) return result;
+  if (const auto next = prefetchers_.accessed(line, offset)) prefetch_next(*next, result.transfers);
+  return result;
+}
+
+Hierarchy::Line Hierarchy::missed_line(std::uint64_t line, unsigned offset, OffcoreRequest request) {
+  const LineTransfers::Transfer* const transfer = transfers_.find(line);
+  const bool is_on_its_way = !keeps_time_ && transfer != nullptr && transfer->to_l1 == 0;
+  Line result{below_l1(line, request), 0};
+  result.latency = latency_of(result.level);
+  l1d_.insert(line);
+  ++l1d_fills_[thread_];
+  if (is_on_its_way && result.level == HitLevel::l2) {
+    result.level = static_cast<HitLevel>(transfer->level);
+    const std::uint32_t latency = rest_of(*transfer, result.latency);
+    result.waits = static_cast<std::uint16_t>(latency - result.latency);
+    result.latency = latency;
+    result.transfers.wait_for(transfers_.name_of(*transfer));
+  }
+  if (keeps_time_) take_fill_buffer(result.latency);
+  const auto& fill = transfers_.begin(line, result.level, result.latency, true);
+  if (keeps_time_) return result;
+  result.transfers.begin(fill.number, from_of(result.level));
+  prefetchers_.filled(line, offset);
+  prefetch_for(line, result.transfers);
+  return result;
+}
+
+/// Where a line that the L2 lacks is found; afterwards it has it.
+HitLevel Hierarchy::prefetch_below_l2(std::uint64_t line) {
+  const Snoop others = ask_others(line, OffcoreRequest::demand_data_read);
+  const bool in_l3 = l3_.touch(l3_key(line));
+  if (!in_l3 && profile_->last_level == LastLevel::inclusive) fill_l3(line);
+  fill_l2(line);
+  return answer_of(others, in_l3 || others.in_l3).level;
+}
+
+/// What the prefetchers bring into the L2 because of a line that the L1 lacked.
+void Hierarchy::prefetch_for(std::uint64_t line, Transfers& transfers) {
+  const PrefetchedLines wanted = prefetchers_.missed_l1(line);
+  for (const std::uint64_t next : wanted.all()) {
+    if (l2_.contains(next)) continue;
+    const HitLevel level = prefetch_below_l2(next);
+    transfers.begin(transfers_.begin(next, level, latency_of(level), false).number, from_of(level));
+  }
+}
+
+/// The line goes into the L1, if it lacks it.
+void Hierarchy::prefetch_next(std::uint64_t line, Transfers& transfers) {
+  if (l1d_.contains(line)) return;
+  const LineTransfers::Transfer* const transfer = transfers_.find(line);
+  HitLevel level = l2_.touch(line) ? HitLevel::l2 : prefetch_below_l2(line);
+  // One that is on its way to the L2 comes as late as it would if it began now: no one waits for two.
+  if (level == HitLevel::l2 && transfer != nullptr) level = static_cast<HitLevel>(transfer->level);
+  l1d_.insert(line);
+  repeated_data_.drop(line);
+  repeated_stores_.drop(line);
+  ++l1d_fills_[thread_];
+  transfers.begin(transfers_.begin(line, level, latency_of(level), true).number, from_of(level));
+  prefetchers_.expect(line);
+  prefetch_for(line, transfers);
+}
+
+/// Cycles of a page walk: those of the second level TLB, which does not have the page, and the loads of the entries
+/// that the paging-structure caches do not have. SDM 3A 4.10.3.
+std::uint16_t Hierarchy::walk(std::uint64_t linear, PageSize size) {
+  if (keeps_time_) return profile_->latency.walk;
+  constexpr unsigned page_table = 0, directory = 1, directory_pointer = 2;
+  const auto misses = [linear](RecencySets& cache, unsigned level) {
+    const std::uint64_t key = (linear & ((1ULL << 48) - 1)) >> (12 + 9 * level);
+    if (cache.touch(key)) return false;
+    cache.insert(key);
+    return true;
+  };
+  unsigned cycles = profile_->latency.stlb_hit;
+  if (size == PageSize::small) {
+    if (misses(directories_, directory)) {
+      if (misses(directory_pointers_, directory_pointer)) cycles += load_entry(linear, directory_pointer);
+      cycles += load_entry(linear, directory);
+    }
+    cycles += load_entry(linear, page_table);
+  } else if (size == PageSize::large) {
+    if (misses(directory_pointers_, directory_pointer)) cycles += load_entry(linear, directory_pointer);
+    cycles += load_entry(linear, directory);
+  } else {
+    cycles += load_entry(linear, directory_pointer);
+  }
+  return static_cast<std::uint16_t>(cycles);
+}
+
+/// Loads a paging-structure entry. Where the guest has it is not known here: each level's entries have a place of their
+/// own, far above RAM, in the order of the linear addresses that they are for.
+std::uint16_t Hierarchy::load_entry(std::uint64_t linear, unsigned level) {
+  constexpr std::uint64_t above_ram = 1ULL << 36, entries_of_line = 8;
+  const std::uint64_t entry = (linear & ((1ULL << 48) - 1)) >> (12 + 9 * level);
+  const std::uint64_t line = above_ram | std::uint64_t{level} << 34 | entry / entries_of_line;
+  repeated_data_.drop(line);
+  repeated_stores_.drop(line);
+  if (l1d_.touch(line)) return profile_->latency.l1;
+  HitLevel level_of_line = HitLevel::l2;
+  if (!l2_.touch(line)) {
+    const bool in_l3 = l3_.touch(l3_key(line));
+    if (!in_l3 && profile_->last_level == LastLevel::inclusive) fill_l3(line);
+    fill_l2(line);
+    level_of_line = in_l3 ? HitLevel::l3 : HitLevel::dram;
+  }
+  l1d_.insert(line);
+  return latency_of(level_of_line);
+}
+
+/// Takes a fill buffer: a free one, or else the first to become free, for which it waits.
+void Hierarchy::take_fill_buffer(std::uint32_t cycles) {
+  const std::span buffers{fills_.data(), std::min<std::size_t>(profile_->fill_buffers, fills_.size())};
+  std::uint64_t& buffer = *std::ranges::min_element(buffers);
+  if (buffer > transfers_.now()) transfers_.advance(buffer - transfers_.now(), false);
+  buffer = transfers_.now() + cycles;
 }
 
 DataResult Hierarchy::prefetch(const DataAccess& access, OffcoreRequest request, bool into_l1) {
   const std::uint64_t line = access.physical / line_bytes;
   if (into_l1) {
-    const std::uint64_t fills = l1d_fills_[thread_];
+    const bool fills = !l1d_.contains(line);
     const DataResult result = do_access(access, request);
-    if (l1d_fills_[thread_] != fills) fills_[last_fill_].prefetch = 1;
+    if (fills) transfers_.mark_prefetched(line);
     return result;
   }
   DataResult result{.level = HitLevel::l1, .tlb = TlbResult::hit};
@@ -247,9 +387,11 @@ FetchResult Hierarchy::fetch(std::uint64_t linear, std::uint64_t physical, PageS
   const std::uint64_t line = physical / line_bytes;
   repeated_code_.drop(line);
   FetchResult result{.level = HitLevel::l1, .tlb = itlb.look_up(linear, page), .decoded = has_decoded()};
+  if (result.tlb == TlbResult::walk) result.walk = walk(linear, page);
   if (!l1i_.touch(line)) {
     result.level = below_l1(line, OffcoreRequest::demand_code_read);
     l1i_.insert(line);
+    repeated_stores_.drop(line);
   }
   for (std::uint64_t i = 0; has_decoded() && i < windows_in_line; ++i) {
     const std::uint64_t window = linear / line_bytes * windows_in_line + i;

@@ -2,7 +2,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <utility>
 
+#include "uarch/core_clock.hpp"
+#include "uarch/line_transfers.hpp"
+#include "uarch/prefetchers.hpp"
 #include "uarch/sharing.hpp"
 #include "uarch/tlb.hpp"
 #include "vpmu/offcore.hpp"
@@ -26,7 +30,10 @@ struct DataResult {
   std::uint16_t latency{};  ///< Core cycles from dispatch to data.
   bool split{};             ///< The access spans two lines.
   bool met_prefetch{};      ///< The line is in flight because of a software prefetch.
+  bool changed_code{};      ///< A store to a line of code that the L1I had.
   PageSize page{};
+  std::uint16_t waits{};  ///< Cycles of `latency` for a line that was on its way already: an estimate.
+  Transfers transfers{};
   friend bool operator==(const DataResult&, const DataResult&) = default;
 };
 
@@ -34,7 +41,8 @@ struct DataResult {
 struct FetchResult {
   HitLevel level{};  ///< l1, l2, l3, l3_shared, l3_modified or dram.
   TlbResult tlb{};
-  bool decoded{};  ///< Its instructions were in the decoded micro-op cache.
+  bool decoded{};        ///< Its instructions were in the decoded micro-op cache.
+  std::uint16_t walk{};  ///< Cycles of the page walk.
   friend bool operator==(const FetchResult&, const FetchResult&) = default;
 };
 
@@ -76,9 +84,24 @@ class Repeats {
   std::uint64_t last_set_;
 };
 
+/// The key of a line in the L3, and the line of a key. The L3 spreads lines over its slices and sets by more bits of
+/// the address than number these, so that lines a power of two apart do not crowd. Intel does not document how; this is
+/// some such function.
+constexpr std::uint64_t l3_key(std::uint64_t line) { return line ^ line >> 7; }
+constexpr std::uint64_t l3_line(std::uint64_t key) {
+  key ^= key >> 7;
+  key ^= key >> 14;
+  key ^= key >> 28;
+  return key ^ key >> 56;
+}
+
 /// Caches, TLBs and fill buffers of one core, which one thread uses or two, with a clock that tells which fills are in
 /// flight. It advances by advance(), and by the wait of an access for a fill buffer when all are in use. Otherwise
 /// loads do not wait for each other.
+///
+/// When someone else keeps the time, who knows when each access begins (keep_time_outside()), hardware prefetchers
+/// work, page walks are loads, and the L3 replaces lines as the profile says. Without time there is no telling whether
+/// a prefetch is in time: then what a program finds where is simpler to foretell.
 ///
 /// Deterministic: the same accesses after construction give the same results. Allocates in its constructor only; about
 /// 0.6 MiB with an L3 of 8 MiB.
@@ -114,23 +137,29 @@ class Hierarchy {
     }
     const std::uint64_t first = access.physical / line_bytes;
     const std::uint64_t last = (access.physical + std::max(access.bytes, 1U) - 1) / line_bytes;
-    Line line = data_line(first, request);
+    const bool stores = request == OffcoreRequest::demand_rfo;
+    const bool changed_code =
+        stores && (takes_code(access.linear, first) || (last != first && takes_code(access.linear + line_bytes, last)));
+    Line line = data_line(first, static_cast<unsigned>(access.physical % line_bytes), request);
     if (last != first) [[unlikely]] {
-      const Line second = data_line(last, request);
-      if (second.latency > line.latency) line = second;
+      line = slower(line, data_line(last, 0, request));
       line.latency += profile_->latency.split;
-    } else if (line.level == HitLevel::l1) {
+    } else if (line.level == HitLevel::l1 && !prefetchers_.watches(first)) {
       repeated_data_.put(access.linear);
-      if (sharing_ != nullptr && request == OffcoreRequest::demand_rfo) repeated_stores_.put(access.linear);
+      if (stores) repeated_stores_.put(access.linear);
     }
     if (tlb == TlbResult::stlb_hit) line.latency += profile_->latency.stlb_hit;
-    if (tlb == TlbResult::walk) line.latency += profile_->latency.walk;
+    if (tlb == TlbResult::walk) [[unlikely]]
+      line.latency += walk(access.linear, access.page);
     return {.level = line.level,
             .tlb = tlb,
             .latency = static_cast<std::uint16_t>(std::min<std::uint32_t>(line.latency, 0xFFFF)),
             .split = last != first,
             .met_prefetch = line.met_prefetch,
-            .page = access.page};
+            .changed_code = changed_code,
+            .page = access.page,
+            .waits = line.waits,
+            .transfers = line.transfers};
   }
   /// A software prefetch of a line: into the L1, too, or only into the L2; `request` says whether to write it.
   DataResult prefetch(const DataAccess& access, OffcoreRequest request, bool into_l1);
@@ -141,7 +170,7 @@ class Hierarchy {
   /// the clock says.
   [[nodiscard]] bool access_repeats(std::uint64_t linear, std::uint32_t bytes, bool store) const {
     return repeated_data_.has(linear) && linear % line_bytes + bytes <= line_bytes &&
-           (sharing_ == nullptr || !store || repeated_stores_.has(linear));
+           (!store || repeated_stores_.has(linear));
   }
   /// Replaces fetch() if that would change nothing, because everything is present and the latest of its sets. False:
   /// nothing was done, call fetch().
@@ -175,12 +204,21 @@ class Hierarchy {
   void slice(unsigned slices) { slice_count_ = slices; }
   /// What the core's requests came to in each slice.
   [[nodiscard]] const LlcCounts& llc() const { return llc_; }
+  /// Whether it has since the last call had a line that another core had changed.
+  bool took_changed_line() { return std::exchange(took_changed_line_, std::uint8_t{0}) != 0; }
 
-  /// From here on an access that must wait for a fill buffer takes longer, and the clock does not pass by itself.
-  void keep_time_outside() { keeps_time_ = false; }
+  /// From here on whoever keeps the time also keeps the fill buffers: no access waits for one here.
+  void keep_time_outside() {
+    keeps_time_ = false;
+    l3_.adapt(profile_->l3_replacement == Replacement::adaptive);
+  }
+  /// How long lines take on their way, for who keeps the time.
+  [[nodiscard]] TransferTimes transfer_times() const;
+  /// Which hardware prefetchers do not work: reg::misc_feature_control.
+  void turn_off(std::uint8_t prefetchers) { prefetchers_.turn_off(prefetchers); }
   /// Lets `cycles` cycles pass.
-  void advance(std::uint64_t cycles) { now_ += cycles; }
-  [[nodiscard]] std::uint64_t cycles() const { return now_; }
+  void advance(std::uint64_t cycles) { transfers_.advance(cycles, !keeps_time_); }
+  [[nodiscard]] std::uint64_t cycles() const { return transfers_.now(); }
 
   /// Removes the line of `physical` from all caches and that of `linear` from the micro-op cache. SDM 2A CLFLUSH.
   void flush_line(std::uint64_t linear, std::uint64_t physical);
@@ -198,52 +236,54 @@ class Hierarchy {
   static constexpr unsigned max_fill_buffers = 16;
   /// An entry of the decoded micro-op cache stands for 32 bytes of code.
   static constexpr std::uint64_t windows_in_line = 2;
-  struct FillBuffer {
-    std::uint64_t line{~0ULL};
-    std::uint64_t ready{};     ///< When the line arrives.
-    std::uint64_t prefetch{};  ///< 1: a software prefetch has asked for it.
-  };
-
-  static constexpr std::uint64_t flight_bit(std::uint64_t line) { return std::uint64_t{1} << (line % 64); }
-  [[nodiscard]] bool may_be_in_flight(std::uint64_t line) const {
-    return now_ < last_ready_ && (in_flight_ & flight_bit(line)) != 0;
-  }
   struct Line {
     HitLevel level;
     std::uint32_t latency;
     bool met_prefetch{};
+    std::uint16_t waits{};
+    Transfers transfers{};
   };
-  // A line is in the L1 as soon as its fill begins, and in a fill buffer until it ends.
-  Line data_line(std::uint64_t line, OffcoreRequest request) {
+  static Line slower(const Line& first, const Line& second);
+
+  // A line is in the L1 as soon as its fill begins, and on its way until it ends. `offset`: of the access in it.
+  Line data_line(std::uint64_t line, unsigned offset, OffcoreRequest request) {
     repeated_data_.drop(line);
     repeated_stores_.drop(line);
-    if (l1d_.touch(line)) {
-      if (sharing_ != nullptr && request == OffcoreRequest::demand_rfo) own(line);
-      const FillBuffer* const flight = may_be_in_flight(line) ? in_flight(line) : nullptr;
-      if (flight != nullptr)
-        return {HitLevel::lfb,
-                std::max(std::uint32_t{profile_->latency.l1}, static_cast<std::uint32_t>(flight->ready - now_)),
-                flight->prefetch != 0};
-      return {HitLevel::l1, profile_->latency.l1};
-    }
-    const HitLevel level = below_l1(line, request);
-    const std::uint16_t latency = latency_of(level);
-    l1d_.insert(line);
-    ++l1d_fills_[thread_];
-    return {level, latency + begin_fill(line, latency)};
+    if (!l1d_.touch(line)) return missed_line(line, offset, request);
+    if (sharing_ != nullptr && request == OffcoreRequest::demand_rfo) own(line);
+    if (!keeps_time_ || transfers_.find(line) != nullptr) return hit_line(line, offset);
+    return {HitLevel::l1, profile_->latency.l1};
   }
+  Line hit_line(std::uint64_t line, unsigned offset);
+  Line missed_line(std::uint64_t line, unsigned offset, OffcoreRequest request);
+  /// Until the line is there, if it is on its way to that cache, and else `cycles`.
+  [[nodiscard]] std::uint32_t rest_of(const LineTransfers::Transfer& transfer, std::uint32_t cycles) const {
+    return std::max(cycles, static_cast<std::uint32_t>(transfer.ready - transfers_.now()));
+  }
+  /// A store to the line: the L1I has it no longer. Whether it had. SDM 3A 11.6.
+  bool takes_code(std::uint64_t linear, std::uint64_t line) {
+    if (!l1i_.contains(line)) [[likely]]
+      return false;
+    drop_code(linear, line);
+    return true;
+  }
+  void drop_code(std::uint64_t linear, std::uint64_t line);
   static void drop_pages(Repeats& of, std::uint64_t linear, PageSize size) {
     if (size == PageSize::small) return of.drop_pages(linear);
     of.clear();
   }
-  [[nodiscard]] const FillBuffer* in_flight(std::uint64_t line) const;
   HitLevel below_l1(std::uint64_t line, OffcoreRequest request);
+  HitLevel prefetch_below_l2(std::uint64_t line);
+  void prefetch_for(std::uint64_t line, Transfers& transfers);
+  void prefetch_next(std::uint64_t line, Transfers& transfers);
+  std::uint16_t walk(std::uint64_t linear, PageSize size);
+  std::uint16_t load_entry(std::uint64_t linear, unsigned level);
   [[nodiscard]] Snoop ask_others(std::uint64_t line, OffcoreRequest request);
   void own(std::uint64_t line);
   void fill_l2(std::uint64_t line);
   void fill_l3(std::uint64_t line);
   [[nodiscard]] std::uint16_t latency_of(HitLevel level) const;
-  std::uint32_t begin_fill(std::uint64_t line, std::uint16_t latency);
+  void take_fill_buffer(std::uint32_t cycles);
   void change_thread(unsigned thread);
   void tag_pages();
 
@@ -257,19 +297,19 @@ class Hierarchy {
   std::array<Tlb, max_threads> itlb_;
   std::array<std::uint64_t, max_threads> flushes_{};  ///< Of the TLBs, by each of two threads.
   Sharing* sharing_{};                                ///< Null: there is no other core.
+  std::uint8_t took_changed_line_{};
   RecencySets owned_;  ///< Lines that were stored to since they were filled: those that are still cached are modified.
   Repeats repeated_data_, repeated_code_;
-  Repeats repeated_stores_;  ///< The same for stores if there are other cores: lines that this core owns.
-  std::array<FillBuffer, max_fill_buffers> fills_{};
-  unsigned last_fill_{};  ///< The buffer that was taken last.
+  Repeats repeated_stores_;  ///< The same for stores: lines that this core owns, and that are no code.
+  std::array<std::uint64_t, max_fill_buffers> fills_{};  ///< Until when each fill buffer is in use.
+  LineTransfers transfers_;
+  Prefetchers prefetchers_;
+  RecencySets directories_, directory_pointers_;  ///< The paging-structure caches. SDM 3A 4.10.3.
   std::array<std::array<std::uint64_t, offcore_cell_count>, max_threads> offcore_{};
   std::array<std::uint64_t, max_threads> l1d_fills_{};
   LlcCounts llc_{};
   unsigned slice_count_{1};
-  std::uint64_t now_{};
   bool keeps_time_{true};
-  std::uint64_t in_flight_{};   ///< flight_bit() of all lines whose fills began while one was in flight.
-  std::uint64_t last_ready_{};  ///< When all fills have arrived: then none is in flight.
 };
 
 }  // namespace vpmu::uarch

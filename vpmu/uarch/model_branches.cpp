@@ -8,12 +8,17 @@
 namespace vpmu::uarch {
 
 void ProcessorModel::branched(const SeenBranch& b) {
-  mispredicted_ =
+  const Foreseen foreseen =
       predictor_.retire({.at = b.at, .fall_through = b.fall_through, .to = b.to, .kind = b.kind, .taken = b.taken});
+  mispredicted_ = foreseen == Foreseen::by_execution;
   count_branch(b.kind, b.taken, mispredicted_);
+  if (foreseen == Foreseen::by_decoder) {
+    add(Counts::baclears);
+    frontend_.baclears = 1;
+  }
   if (clock_ != nullptr) {
     clock_->retire_to(b.now);
-    expect_after(b, mispredicted_);
+    expect_after(b, foreseen);
   } else if (mispredicted_) {
     hierarchy_.advance(hierarchy_.profile().branches.mispredict_penalty);
   }
@@ -71,77 +76,42 @@ void ProcessorModel::keep(const SeenBranch& b, std::uint64_t to, std::uint64_t n
   put_kept(kept_count_++, b, to, now, mispredicted);
 }
 
-/// Whether it was mispredicted.
-bool ProcessorModel::retire_unconditional(const SeenBranch& b, std::uint64_t to) {
-  const bool mispredicted = predictor_.unconditional(b.at, b.fall_through, to, b.kind);
-  count_branch(b.kind, true, mispredicted);
-  return mispredicted;
-}
-
-// Nearly as fast as the guest's code, because no host branch depends on the way of a guest branch: taken, mispredicted
-// and kept are numbers here. The loop's variables are local, so that its stores do not force the compiler to reload
-// them.
-template <bool NotesMissed>
+// Which branches are kept is a number here, so that no host branch depends on it.
 ProcessorModel::Predicted ProcessorModel::predict(const SeenBlocks& all) {
-  static_assert(SeenBlocks::max < 1U << Gshare::sum_bits);
-  Gshare::Outcome outcomes = 0;
-  std::uint64_t others = 0, others_missed = 0;  // than conditional ones
-  Gshare gshare = predictor_.begin_conditional();
   const unsigned kinds = keeping_kinds_;
-  const unsigned keeps_conditional = kinds >> static_cast<unsigned>(BranchKind::conditional) & 1U;
   Note* note = notes_.data();
-  std::uint8_t* missed = missed_.data();
+  Foreseen* foreseen = foreseen_.data();
   Note here = 0;  // the note of a rightly predicted branch before this block
+  std::uint64_t missed = 0, baclears = 0;
   const SeenBranch* branch = &all.branch;
   for (const SeenBlock* const block : all.blocks) {
-    unsigned mispredicted = 0;
-    if (branch->kind == BranchKind::conditional) [[likely]] {
-      const unsigned taken = block->rip != branch->fall_through ? 1 : 0;
-      const Gshare::Outcome outcome = gshare.retire(branch->at, taken);
-      outcomes += outcome;
-      mispredicted = Gshare::mispredicted(outcome);
-      *note = here + mispredicted;
-      note += taken & keeps_conditional;
-    } else {
-      predictor_.end_conditional(gshare);
-      mispredicted = retire_unconditional(*branch, block->rip) ? 1 : 0;
-      gshare = predictor_.begin_conditional();
-      ++others;
-      others_missed += mispredicted;
-      *note = here + mispredicted;
-      note += kinds >> static_cast<unsigned>(branch->kind) & 1U;
-    }
-    if constexpr (NotesMissed) *missed++ = static_cast<std::uint8_t>(mispredicted);
+    const bool taken = branch->kind != BranchKind::conditional || block->rip != branch->fall_through;
+    const Foreseen how = predictor_.retire({.at = branch->at,
+                                            .fall_through = branch->fall_through,
+                                            .to = block->rip,
+                                            .kind = branch->kind,
+                                            .taken = taken});
+    const unsigned mispredicted = how == Foreseen::by_execution ? 1 : 0;
+    count_branch(branch->kind, taken, mispredicted != 0);
+    missed += mispredicted;
+    baclears += how == Foreseen::by_decoder ? 1 : 0;
+    *note = here + mispredicted;
+    note += (taken ? 1U : 0U) & kinds >> static_cast<unsigned>(branch->kind);
+    *foreseen++ = how;
     here += next_place + (block->instructions << passed_at);
     branch = &block->branch;
   }
-  predictor_.end_conditional(gshare);
-  count_conditional(outcomes, all.blocks.size() - others);
-  return {.instructions = passed_before(here),
-          .missed = Gshare::sum(outcomes, Gshare::mispredicted_sum_at) + others_missed,
-          .notes = std::span{notes_.data(), note}};
+  counts_[static_cast<unsigned>(Counts::baclears)] += baclears;
+  return {.instructions = passed_before(here), .missed = missed, .notes = std::span{notes_.data(), note}};
 }
 
-ProcessorModel::Predicted ProcessorModel::predict_before(const SeenBlocks& all) { return predict<true>(all); }
-
 void ProcessorModel::saw_branches(SeenBlocks& all) {
-  const Predicted p = predict<false>(all);
+  const Predicted p = predict(all);
   keep_noted(all, p.notes);
   hierarchy_.advance(p.missed * hierarchy_.profile().branches.mispredict_penalty);
   all.now += p.instructions;
   all.line = all.blocks.back()->lines.back().linear;
   all.branch = all.blocks.back()->branch;
-}
-
-void ProcessorModel::count_conditional(Gshare::Outcome outcomes, std::uint64_t count) {
-  const std::uint64_t taken = Gshare::sum(outcomes, Gshare::taken_sum_at);
-  const std::uint64_t mispredicted = Gshare::sum(outcomes, Gshare::mispredicted_sum_at);
-  const std::uint64_t both = Gshare::sum(outcomes, Gshare::both_sum_at);
-  auto& of = branches_[static_cast<unsigned>(BranchKind::conditional)];
-  of[branch_end(true, true)] += both;
-  of[branch_end(true, false)] += taken - both;
-  of[branch_end(false, true)] += mispredicted - both;
-  of[branch_end(false, false)] += count - taken - (mispredicted - both);
 }
 
 /// With a clock, when times_ are known; without one, before SeenBlocks::now changes.

@@ -43,6 +43,7 @@ bool ProcessorModel::is_wanted(const CountPlan& plan) {
 
 void ProcessorModel::follow(const CountPlan& plan) {
   sees_memory_ = clock_ != nullptr || plan.caches_wanted || std::ranges::any_of(plan.active(), needs_memory);
+  hierarchy_.turn_off(plan.prefetchers_off);
   for (const PlanEntry& e : plan.active())
     if (e.latency_over) latency_over_ = *e.latency_over;
 }

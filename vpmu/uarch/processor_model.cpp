@@ -62,8 +62,7 @@ std::uint16_t wait_of(const FetchResult& f, const Latencies& latency) {
   if (is_l3_hit(f.level)) cycles += latency.l3;
   if (f.level == HitLevel::dram) cycles += latency.dram;
   if (f.tlb == TlbResult::stlb_hit) cycles += latency.stlb_hit;
-  if (f.tlb == TlbResult::walk) cycles += latency.walk;
-  return static_cast<std::uint16_t>(cycles);
+  return static_cast<std::uint16_t>(cycles + f.walk);
 }
 std::uint16_t bubble_of(const FetchResult& f, const Latencies& latency) {
   return static_cast<std::uint16_t>(wait_of(f, latency) + (f.decoded ? 0 : switch_to_decoders));
@@ -160,9 +159,14 @@ std::uint64_t ProcessorModel::cycles(std::uint64_t now) {
 
 inline ClockedAccess ProcessorModel::clocked(std::uint64_t physical, std::uint16_t bytes,
                                              const DataResult& result) const {
-  const auto late = static_cast<std::uint16_t>(result.latency - hierarchy_.profile().latency.l1);
+  const auto late = static_cast<std::uint16_t>(result.latency - result.waits - hierarchy_.profile().latency.l1);
   // An access is at its place, also one that says no bytes.
-  return {.physical = physical, .bytes = std::max<std::uint16_t>(bytes, 1), .late = late, .level = result.level};
+  return {.physical = physical,
+          .bytes = std::max<std::uint16_t>(bytes, 1),
+          .late = late,
+          .level = result.level,
+          .changed_code = result.changed_code,
+          .transfers = result.transfers};
 }
 
 void ProcessorModel::begun(const SeenBlock& block, std::uint64_t now) {
@@ -182,20 +186,24 @@ void ProcessorModel::accessed(const SeenAccess& a, std::uint64_t now) {
   if (clock_ != nullptr) clock_->reach(now);
   pass_to(now);
   const DataAccess access = data_access(a);
-  if (a.prefetch != Prefetch::none) return prefetched(a, access);
+  if (a.prefetch != Prefetch::none) return prefetched(a, access, now);
   const Result result = a.store ? hierarchy_.store(access) : hierarchy_.load(access);
+  if (result.changed_code) front_.line = ~0ULL;
   if (clock_ != nullptr && !a.second_half) clock_->access(a.store, clocked(a.physical, a.bytes, result), now);
   came_to(a, result);
 }
 
 // A prefetch retires as a load that has hit the L1, whatever it has brought there, and has no latency: load latency is
 // that of demand loads (SDM 3B 18.8.1.2). Below the L2 its request is one like any other.
-void ProcessorModel::prefetched(const SeenAccess& a, const DataAccess& access) {
+void ProcessorModel::prefetched(const SeenAccess& a, const DataAccess& access, std::uint64_t now) {
   load_ = Result{.level = HitLevel::l1, .tlb = TlbResult::walk};
   if (!a.is_mapped) return;
   const auto request = a.prefetch == Prefetch::to_write ? OffcoreRequest::demand_rfo : OffcoreRequest::demand_data_read;
   const Result found = hierarchy_.prefetch(access, request, a.prefetch != Prefetch::to_l2);
   load_->tlb = found.tlb;
+  if (clock_ != nullptr)
+    clock_->access(false, {.physical = a.physical, .bytes = 1, .level = HitLevel::l1, .transfers = found.transfers},
+                   now);
   if (is_below_l2(found.level)) {
     add(Counts::llc_references);
     ++frontend_.llc_references;
@@ -281,7 +289,7 @@ DataResult ProcessorModel::saw_access(const SeenBlocks& blocks, const BlockAcces
   SeenAccess access = blocks.access(of, at);
   access.store = access.store && !of.both;
   const DataAccess data = data_access(access);
-  const Result result =
+  Result result =
       hierarchy_.do_access(data, access.store ? OffcoreRequest::demand_rfo : OffcoreRequest::demand_data_read);
   const bool loads = of.is(Seen::op_loads), stores = of.is(Seen::op_stores);
   const bool retires = of.is(Seen::retires);
@@ -290,14 +298,20 @@ DataResult ProcessorModel::saw_access(const SeenBlocks& blocks, const BlockAcces
     if (!stores) return result;
     const Result stored = of.both ? hierarchy_.store(data) : result;
     stores_.add(stored.level, stored.tlb, stored.page);
-    return result;
+    result.changed_code |= stored.changed_code;
+    if (of.both) result.transfers.append(stored.transfers.begun());
+  } else {
+    came_to(access, result);
+    if (of.both) {
+      const Result stored = hierarchy_.store(data);
+      access.store = true;
+      came_to(access, stored);
+      result.changed_code |= stored.changed_code;
+      result.transfers.append(stored.transfers.begun());
+    }
+    if (retires) retired(loads, stores);
   }
-  came_to(access, result);
-  if (of.both) {
-    access.store = true;
-    came_to(access, hierarchy_.store(data));
-  }
-  if (retires) retired(loads, stores);
+  if (result.changed_code) front_.line = ~0ULL;
   return result;
 }
 
@@ -308,13 +322,13 @@ void ProcessorModel::saw_blocks(SeenBlocks& all) {
   if (telling_ || load_ || store_) return tell(all, *this);
   if (clock_ != nullptr) return saw_blocks_in_time(all);
   if (!sees_memory_) return saw_branches(all);
-  keep_noted(all, predict_before(all).notes);
+  keep_noted(all, predict(all).notes);
   const std::uint64_t penalty = hierarchy_.profile().branches.mispredict_penalty;
   std::uint64_t hits = 0, fetches = 0;
   const std::uint64_t* address = all.addresses.data();
-  const std::uint8_t* missed = missed_.data();
+  const Foreseen* foreseen = foreseen_.data();
   for (const SeenBlock* const block : all.blocks) {
-    hierarchy_.advance(*missed++ * penalty);
+    hierarchy_.advance(*foreseen++ == Foreseen::by_execution ? penalty : 0);
     for (const SeenCode& line : block->lines) {
       if (line.linear == all.line) continue;
       all.line = line.linear;
@@ -338,27 +352,32 @@ void ProcessorModel::saw_blocks(SeenBlocks& all) {
   if (!hierarchy_.has_decoded()) counts_[static_cast<unsigned>(Counts::l1i_hits)] += fetches;
 }
 
-/// An access of a block.
-inline DataResult ProcessorModel::saw_quick_access(const SeenBlocks& all, const BlockAccess& a, std::uint64_t at) {
+/// Whether an access of a block hits the L1 and changes nothing, as most do; then it is counted.
+inline bool ProcessorModel::saw_hit(const BlockAccess& a, std::uint64_t at) {
   if (!hierarchy_.access_repeats(at, a.bytes, a.is(Seen::op_stores)) || !a.is(Seen::retires) || load_) [[unlikely]]
-    return saw_access(all, a, at);
+    return false;
   count_hits(a.is(Seen::op_loads) ? 1 : 0);
-  return {.level = HitLevel::l1, .latency = hierarchy_.profile().latency.l1};
+  return true;
+}
+
+/// The same access for the clock.
+inline ClockedAccess ProcessorModel::hit(const SeenBlocks& all, const BlockAccess& a, std::uint64_t at) {
+  return {.physical = all.physical(at), .bytes = std::max<std::uint16_t>(a.bytes, 1), .level = HitLevel::l1};
 }
 
 // As saw_blocks(), with the clock's time: each block takes its cycles before the next one is looked at.
 void ProcessorModel::saw_blocks_in_time(SeenBlocks& all) {
   clock_->retire_to(all.now);
-  const std::span<const Note> notes = predict_before(all).notes;
+  const std::span<const Note> notes = predict(all).notes;
   const std::uint64_t* address = all.addresses.data();
-  const std::uint8_t* missed = missed_.data();
+  const Foreseen* foreseen = foreseen_.data();
   std::uint32_t* time = times_.data();
   const SeenBranch* branch = &all.branch;
   for (const SeenBlock* const block : all.blocks) {
     pass_to(all.now);
     *time++ = static_cast<std::uint32_t>(hierarchy_at_);
-    if (branch->kind != BranchKind::none) expect_after(*branch, *missed != 0);
-    ++missed;
+    if (branch->kind != BranchKind::none) expect_after(*branch, *foreseen);
+    ++foreseen;
     branch = &block->branch;
     const std::span addresses{address, block->accesses.size()};
     address += addresses.size();
@@ -387,7 +406,12 @@ inline void ProcessorModel::saw_part(const SeenBlocks& all, const SeenBlock& blo
   ClockedAccess* to = clocked_.data();
   for (std::size_t n = part.first_access; n < std::size_t{part.first_access} + part.accesses; ++n) {
     const BlockAccess& a = block.accesses[n];
-    *to++ = clocked(all.physical(addresses[n]), a.bytes, saw_quick_access(all, a, addresses[n]));
+    if (saw_hit(a, addresses[n])) [[likely]] {
+      *to++ = hit(all, a, addresses[n]);
+      continue;
+    }
+    *to = clocked(all.physical(addresses[n]), a.bytes, saw_access(all, a, addresses[n]));
+    arrival.changes_code |= to++->changed_code;
   }
   clock_->retire(code, number, {clocked_.data(), to}, arrival);
 }
@@ -402,14 +426,18 @@ void ProcessorModel::saw_in_pieces(const SeenBlocks& all, const SeenBlock& block
     const std::uint64_t now = all.now + a.instruction;
     clock_->reach(now);
     pass_to(now);
-    const ClockedAccess access = clocked(all.physical(addresses[n]), a.bytes, saw_quick_access(all, a, addresses[n]));
+    const ClockedAccess access = saw_hit(a, addresses[n])
+                                     ? hit(all, a, addresses[n])
+                                     : clocked(all.physical(addresses[n]), a.bytes, saw_access(all, a, addresses[n]));
     if (a.both || !a.is(Seen::store)) clock_->access(false, access, now);
     if (a.both || a.is(Seen::store)) clock_->access(true, access, now);
   }
   clock_->retire_to(all.now + block.instructions);
 }
 
+// The hierarchy's clock is told of each part, so that it knows of which part an access was.
 CodeArrival ProcessorModel::arrive(std::uint64_t rip, const SeenCode& line) {
+  pass_to(now_);
   CodeArrival arrival;
   arrive(rip, line, arrival);
   return arrival;
@@ -419,7 +447,8 @@ CodeArrival ProcessorModel::arrive(std::uint64_t rip, const SeenCode& line) {
 inline void ProcessorModel::arrive(std::uint64_t rip, const SeenCode& line, CodeArrival& arrival) {
   const bool is_after_branch = std::exchange(front_.is_after_branch, std::uint8_t{0}) != 0;
   arrival.taken = is_after_branch && rip != front_.falls_through_to;
-  arrival.mispredicted = std::exchange(front_.is_after_miss, std::uint8_t{0}) != 0;
+  const auto foreseen = static_cast<Foreseen>(std::exchange(front_.foreseen, std::uint8_t{0}));
+  arrival.mispredicted = foreseen == Foreseen::by_execution;
   bool decoded = goes_on_decoded(rip);
   if (line.linear != front_.line) {
     if (hierarchy_.fetch_repeats(line.linear) ||
@@ -433,6 +462,7 @@ inline void ProcessorModel::arrive(std::uint64_t rip, const SeenCode& line, Code
     decoded &= front_.is_decoded != 0;
   }
   arrival.decoded = decoded;
+  if (foreseen == Foreseen::by_decoder) arrival.wait += hierarchy_.profile().branches.resteer;
 }
 
 }  // namespace vpmu::uarch

@@ -53,6 +53,8 @@ class ProcessorModel final : public Observer, private CodeFetcher {
   ProcessorModel& operator=(ProcessorModel&&) = delete;
   ~ProcessorModel() override = default;
 
+  /// Whether the core has since the last call had a line that another core had changed.
+  bool took_changed_line() { return hierarchy_.took_changed_line(); }
   /// The core's other thread may have run since this one last did. Costs a comparison if it has not.
   void begin_turn() { hierarchy_.run_thread(thread_); }
 
@@ -60,7 +62,7 @@ class ProcessorModel final : public Observer, private CodeFetcher {
   /// sees. Without one an instruction takes a cycle, and a mispredicted branch the penalty.
   void keep_time(CoreClock& clock) {
     clock_ = &clock;
-    clock.fetch_by(*this);
+    clock.fetch_by(*this, hierarchy_.transfer_times());
     hierarchy_.keep_time_outside();
   }
   /// Cycles after `now` instructions, from the beginning on. The caches' clock is then up to date: the core's other
@@ -94,7 +96,7 @@ class ProcessorModel final : public Observer, private CodeFetcher {
   /// until the next keep_branches().
   BranchRun kept_branches(std::uint64_t now);
 
-  /// complete() will describe the instruction that begins now.
+  /// complete() will describe the instruction that begins now, or it and the branch that it is fused with.
   void begin_instruction();
   /// Adds to a retirement what was seen of it.
   void complete(Retirement& retirement);
@@ -138,13 +140,14 @@ class ProcessorModel final : public Observer, private CodeFetcher {
                      std::span<const std::uint64_t> addresses);
   CodeArrival arrive(std::uint64_t rip, const SeenCode& line) override;
   void arrive(std::uint64_t rip, const SeenCode& line, CodeArrival& arrival);
-  DataResult saw_quick_access(const SeenBlocks& all, const BlockAccess& a, std::uint64_t at);
+  bool saw_hit(const BlockAccess& a, std::uint64_t at);
+  static ClockedAccess hit(const SeenBlocks& all, const BlockAccess& a, std::uint64_t at);
   std::uint16_t fetch(const SeenCode& code);
   [[nodiscard]] ClockedAccess clocked(std::uint64_t physical, std::uint16_t bytes, const DataResult& result) const;
   /// The block that begins now comes after this branch.
-  void expect_after(const SeenBranch& branch, bool mispredicted) {
+  void expect_after(const SeenBranch& branch, Foreseen foreseen) {
     front_.is_after_branch = 1;
-    front_.is_after_miss = mispredicted ? 1 : 0;
+    front_.foreseen = static_cast<std::uint8_t>(foreseen);
     front_.falls_through_to = branch.fall_through;
   }
   /// Code behind a branch that is not taken is decoded as the code before it.
@@ -152,7 +155,7 @@ class ProcessorModel final : public Observer, private CodeFetcher {
     return front_.is_decoded != 0 || rip != front_.falls_through_to;
   }
   void came_to(const SeenAccess& access, const Result& result);
-  void prefetched(const SeenAccess& a, const DataAccess& access);
+  void prefetched(const SeenAccess& a, const DataAccess& access, std::uint64_t now);
   void count_load(const Result& load);
   [[nodiscard]] std::uint64_t count_alone(Counts counts) const;
   [[nodiscard]] std::uint64_t count_union(std::span<const Counts> kinds) const;
@@ -164,8 +167,6 @@ class ProcessorModel final : public Observer, private CodeFetcher {
   }
   void count_branch(BranchKind kind, bool taken, bool mispredicted);
   void saw_branches(SeenBlocks& all);
-  void count_conditional(Gshare::Outcome outcomes, std::uint64_t count);
-  bool retire_unconditional(const SeenBranch& branch, std::uint64_t to);
   /// `loads` loads hit the L1 and the first TLB.
   void count_hits(std::uint64_t loads);
   void keep(const SeenBranch& branch, std::uint64_t to, std::uint64_t now, bool mispredicted);
@@ -207,12 +208,10 @@ class ProcessorModel final : public Observer, private CodeFetcher {
     std::uint64_t instructions{}, missed{};
     std::span<const Note> notes;
   };
-  template <bool NotesMissed>
   Predicted predict(const SeenBlocks& all);
-  Predicted predict_before(const SeenBlocks& all);
   void keep_noted(const SeenBlocks& all, std::span<const Note> notes);
   std::array<Note, SeenBlocks::max> notes_{};
-  std::array<std::uint8_t, SeenBlocks::max> missed_{};  ///< 1: the branch before the block was mispredicted.
+  std::array<Foreseen, SeenBlocks::max> foreseen_{};    ///< The branch before the block.
   CoreClock* clock_{};                                  ///< Null: an instruction is a cycle.
   std::uint64_t hierarchy_at_{};                        ///< The clock's cycles that the hierarchy's has seen.
   std::array<std::uint32_t, SeenBlocks::max> times_{};  ///< When the branch before the block retired: the low half.
@@ -223,7 +222,7 @@ class ProcessorModel final : public Observer, private CodeFetcher {
     std::uint64_t falls_through_to{};  ///< Of the branch before.
     std::uint8_t is_decoded{1};        ///< The code of that line was in the micro-op cache.
     std::uint8_t is_after_branch{};    ///< Nothing has come after it yet.
-    std::uint8_t is_after_miss{};      ///< And it was mispredicted.
+    std::uint8_t foreseen{};           ///< That branch: Foreseen.
     std::array<std::uint8_t, 5> unused{};
   };
   static_assert(std::has_unique_object_representations_v<Front>, "its bytes are saved");

@@ -37,12 +37,30 @@ struct SecondTlb {
   Shape huge;          ///< 1 GiB pages.
 };
 
-/// Sizes of the branch predictor's tables.
+/// How branches are predicted.
 struct BranchShapes {
-  std::uint8_t history_bits;        ///< Outcomes in the history, and 2^n counters.
-  Shape targets;                    ///< Of indirect branches.
+  /// Of conditional branches, that are the history; 0: the way of the branches that were taken is.
+  std::uint8_t outcomes;
+  std::uint8_t path_from_bit{};  ///< The lowest bit of a branch's address that is part of its way.
+  std::uint8_t loops{};          ///< Counters of iterations.
+  bool buffer_is_hashed{};
+  Shape buffer;                     ///< Of branches that are taken. Four ways.
+  Shape targets;                    ///< Of indirect branches: once by address, once by history.
   std::uint8_t return_stack;        ///< Entries.
-  std::uint8_t mispredict_penalty;  ///< Cycles.
+  std::uint8_t mispredict_penalty;  ///< Cycles, where no pipeline says.
+  std::uint8_t resteer;             ///< Cycles for which the front end has nothing when the decoder finds a branch.
+};
+
+/// The memory behind the L3.
+struct Memory {
+  std::uint16_t ns{};       ///< Until its data are there, after the L3 has missed.
+  std::uint16_t line_ps{};  ///< For which a line occupies its channels.
+};
+
+/// Which line an L3 evicts.
+enum class Replacement : std::uint8_t {
+  lru,       ///< The one that was not used for the longest time.
+  adaptive,  ///< That, or nearly always the one that came last: whichever missed less in the sets where it is fixed.
 };
 
 /// One processor's sizes and times.
@@ -55,14 +73,28 @@ struct Profile {
   SecondTlb stlb;
   Shape decoded;  ///< Windows of 32 bytes in the decoded micro-op cache.
   BranchShapes branches;
-  Latencies latency;
+  Latencies latency;  ///< `dram` follows from `memory` and `mhz`.
+  Memory memory;
+  Replacement l3_replacement{};
+  std::uint32_t mhz{};    ///< Of the core.
+  std::uint16_t channel;  ///< Memory::line_ps in cycles.
 };
+
+/// The clock of the guests' cores.
+inline constexpr std::uint32_t nominal_mhz = 2500;
+/// The same processor with its core at another frequency: memory takes as long as before, which is other cycles.
+Profile at_frequency(Profile profile, std::uint32_t mhz);
 
 /// Cycles in which the decoders take over from the decoded micro-op cache, and the queue of decoded instructions gets
 /// nothing.
 inline constexpr unsigned switch_to_decoders = 2;
-/// The longest bubble that a fetch can cause, in cycles: a page walk, and code that no cache has.
-constexpr unsigned max_bubble(const Profile& p) { return switch_to_decoders + p.latency.walk + p.latency.dram; }
+/// The longest bubble that a fetch can cause, in cycles: a page walk, and code that no cache has. `walk_loads`: the
+/// walk is loads of entries, of which no cache has one.
+constexpr unsigned max_bubble(const Profile& p, bool walk_loads) {
+  constexpr unsigned entries = 3;
+  const unsigned walk = walk_loads ? p.latency.stlb_hit + entries * p.latency.dram : p.latency.walk;
+  return switch_to_decoders + walk + p.latency.dram;
+}
 
 /// All profiles, oldest first; each generation's client before its server.
 std::span<const Profile> all_profiles();

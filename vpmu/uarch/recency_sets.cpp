@@ -51,13 +51,33 @@ bool RecencySets::touch_older(Chunk* set, Tag tag) const {
   return true;
 }
 
+/// A key that comes to this set and was not there.
+bool RecencySets::is_inserted_as_oldest(std::uint64_t set) {
+  const std::uint64_t role = (set ^ set / duel) % duel;
+  if (role == 0) votes_ = std::min(votes_ + 1, most_votes);
+  if (role == 1) votes_ = std::max(votes_ - 1, -most_votes);
+  if (role == 0 || (role != 1 && votes_ <= 0)) return false;
+  return ++as_oldest_ % rarely != 0;
+}
+
 std::uint64_t RecencySets::insert(std::uint64_t key) {
   if (shape_.sets == 0) return nothing;
   Chunk* const set = set_of(key);
   const unsigned last = shape_.ways - 1;
   const Tag victim = set[last / lanes].tags[last % lanes];
-  put_first(set, tag_of(key), last);
+  if (adapts_ && victim != none && is_inserted_as_oldest(key & set_mask_))
+    set[last / lanes].tags[last % lanes] = tag_of(key);
+  else
+    put_first(set, tag_of(key), last);
   return victim == none ? nothing : std::uint64_t{victim} << set_bits_ | (key & set_mask_);
+}
+
+void RecencySets::visit_state(const StateVisitor& visit) {
+  visit(state_bytes(chunks_));
+  if (!adapts_) return;
+  visit(state_bytes(votes_));
+  visit(state_bytes(as_oldest_));
+  votes_ = std::clamp(votes_, -most_votes, most_votes);
 }
 
 bool RecencySets::remove(std::uint64_t key) {

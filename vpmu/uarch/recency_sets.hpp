@@ -41,8 +41,13 @@ class RecencySets {
   bool touch_older(std::uint64_t key) { return touch_older(set_of(key), tag_of(key)); }
   /// Whether the key is its set's latest: touch() would change nothing.
   [[nodiscard]] bool is_latest(std::uint64_t key) const { return set_of(key)->tags[0] == tag_of(key); }
-  /// Inserts a key that is not there, as its set's latest; returns the key that it evicts, or nothing.
+  /// Inserts a key that is not there; returns the key that it evicts, or nothing. It becomes its set's latest, unless
+  /// the memory adapts, when it may become its oldest.
   std::uint64_t insert(std::uint64_t key);
+  /// Whether it adapts to keys that come again only when there are more than fit: some sets always insert a key as the
+  /// latest and some nearly always as the oldest, and the others do as those that miss less. Qureshi et al., "Adaptive
+  /// Insertion Policies for High Performance Caching" (2007), with set duelling.
+  void adapt(bool on) { adapts_ = on; }
   /// Removes a key; false when it was not there.
   bool remove(std::uint64_t key);
   /// Whether the key is there; changes nothing.
@@ -52,7 +57,7 @@ class RecencySets {
   void prefetch(std::uint64_t key) const { __builtin_prefetch(set_of(key)); }
   [[nodiscard]] Shape shape() const { return shape_; }
   /// Its keys. Any bytes are valid.
-  void visit_state(const StateVisitor& visit) { visit(state_bytes(chunks_)); }
+  void visit_state(const StateVisitor& visit);
 
  private:
   using Tag = std::uint32_t;
@@ -73,11 +78,19 @@ class RecencySets {
   void put_first(Chunk* set, Tag tag, unsigned until) const;
   bool touch_older(Chunk* set, Tag tag) const;
 
+  /// Of `duel` sets, one always inserts as the latest and one does not.
+  static constexpr std::uint64_t duel = 32, rarely = 32;
+  static constexpr std::int32_t most_votes = 512;
+  bool is_inserted_as_oldest(std::uint64_t set);
+
   Shape shape_;
   unsigned set_bits_;
   std::uint64_t set_mask_;
   std::uint64_t chunks_in_set_;
   std::vector<Chunk> chunks_;  ///< Without sets an empty one.
+  bool adapts_{};
+  std::int32_t votes_{};       ///< More misses where keys are inserted as the latest: above 0.
+  std::uint32_t as_oldest_{};  ///< Keys that were not, or once in a while were.
 };
 
 }  // namespace vpmu::uarch

@@ -20,7 +20,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { LOOP = 1000000, PERIOD = 100000, SAMPLE_PERIOD = 10007, THREADS = 4, GROUP = 3, PAGE = 4096, RING_PAGES = 8 };
+enum {
+  LOOP = 1000000,
+  PERIOD = 100000,
+  SAMPLE_PERIOD = 10007,
+  THREADS = 4,
+  GROUP = 3,
+  SINGLES = 4,
+  PAGE = 4096,
+  RING_PAGES = 8
+};
 
 // LOOP instructions.
 static void loop(void) {
@@ -85,12 +94,12 @@ static void shared(unsigned singles) {
   struct perf_event_attr attr = instructions();
   attr.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING;
   attr.disabled = 1;
-  int fds[GROUP];
+  int fds[GROUP + SINGLES];
   for (int i = 0; i < GROUP; ++i) {
     fds[i] = open_event(&attr, i == 0 ? -1 : fds[0]);
     attr.disabled = 0;
   }
-  for (unsigned i = 0; i < singles; ++i) open_event(&attr, -1);  // until the process ends
+  for (unsigned i = 0; i < singles; ++i) fds[GROUP + i] = open_event(&attr, -1);
   ioctl(fds[0], PERF_EVENT_IOC_ENABLE, 0);
   for (int i = 0; i < 20; ++i) loop();
   struct reading r;
@@ -98,7 +107,7 @@ static void shared(unsigned singles) {
   ioctl(fds[0], PERF_EVENT_IOC_DISABLE, 0);
   const uint64_t scaled = (uint64_t)((double)r.value * (double)r.enabled / (double)r.running);
   printf("shared %llu %llu %u\n", (unsigned long long)r.value, (unsigned long long)scaled, singles);
-  for (int i = 0; i < GROUP; ++i) close(fds[i]);
+  for (unsigned i = 0; i < GROUP + singles; ++i) close(fds[i]);
 }
 
 static int sampling[2];
@@ -173,6 +182,6 @@ int main(void) {
     if (pthread_create(&threads[i], NULL, count_in_thread, (void*)((i + 1) * 5)) != 0) fail("pthread_create");
   for (int i = 0; i < THREADS; ++i) pthread_join(threads[i], NULL);
   shared(0);
-  shared(4);
+  for (int i = 0; i < 3; ++i) shared(SINGLES);
   return 0;
 }

@@ -80,9 +80,10 @@ prepare_nothing:
         ret
 
 
-# Each line of RSI bytes points to the one 13 lines behind it, and so a chain goes through all of them, as 13 is no divisor of their number. In
+# Each line of RSI bytes points to the one 67 lines behind it, and so a chain goes through all of them, as 67 is no divisor of their number. Each is in
+# another page of 4 KiB than the one before, where no prefetcher expects it. In
 # large pages, so that no TLB misses, and that the lines are spread over the sets of a cache.
-        .equ    step, 13 * line
+        .equ    step, 67 * line
 prepare_chain:
         push    %rsi
         mov     $all_bytes, %esi
@@ -101,6 +102,19 @@ prepare_chain:
         mov     %rdx, %rdi
         dec     %ecx
         jnz     1b
+        ret
+
+# The same, and no cache has any of it.
+prepare_memory:
+        call    prepare_chain
+        lea     memory(%rip), %rdi
+        mov     %rsi, %rcx
+        shr     $6, %rcx
+1:      clflush (%rdi)
+        add     $line, %rdi
+        dec     %ecx
+        jnz     1b
+        mfence
         ret
 
 # A pointer to itself, and another 4 KiB and 4 KiB + 64 behind it.
@@ -169,7 +183,16 @@ prepare_pointer:
         .endr
         again   decoding
 
-# 1 MiB of them.
+# 20 KiB of instructions of 10 bytes.
+        timed   constants
+        .rept   256
+        .irp    to, %rax, %rdx, %rsi, %r8, %r9, %r10, %r11, %r13
+        movabs  $1, \to
+        .endr
+        .endr
+        again   constants
+
+# 1 MiB of instructions of 8 bytes.
         timed   footprint
         .rept   131072
         .byte   0x0F, 0x1F, 0x84, 0, 0, 0, 0, 0
@@ -234,8 +257,8 @@ end_\name:
         branches random, "test %rax, %rax"
         branches foreseen, "test %r9, %r9"
 
-        .macro  chase name, bytes
-        timed   chase_\name, prepare_chain, \bytes
+        .macro  chase name, bytes, prepared=prepare_chain
+        timed   chase_\name, \prepared, \bytes
         .rept   8
         mov     (%rdi), %rdi
         .endr
@@ -244,15 +267,31 @@ end_\name:
         chase   l1, 16 << 10
         chase   l2, 128 << 10
         chase   l3, 2 << 20
-        chase   memory, 16 << 20
+        chase   memory, 16 << 20, prepare_memory
 
 # Lines of memory, none of which waits for another.
-        timed   overlapped, prepare_chain, 16 << 20
+        timed   overlapped, prepare_memory, 16 << 20
         .irp    to, 0, 1, 2, 3, 4, 5, 6, 7
         mov     \to * step(%rdi), %rax
         .endr
         add     $8 * step, %rdi
+        mov     %rdi, %r9               # behind the last line it goes on with others
+        sub     %rsi, %r9
+        cmp     %r10, %rdi
+        cmovae  %r9, %rdi
         again   overlapped
+
+# Lines of memory, one behind the other.
+        timed   stream, prepare_memory, 16 << 20
+        .irp    to, 0, 1, 2, 3, 4, 5, 6, 7
+        mov     \to * line(%rdi), %rax
+        .endr
+        add     $8 * line, %rdi
+        mov     %rdi, %r9
+        sub     %rsi, %r9
+        cmp     %r10, %rdi
+        cmovae  %r9, %rdi
+        again   stream
 
 # For samples, each with what a CPU waits for under a label of its own. Other instructions stand around it.
         .macro  beside

@@ -202,7 +202,8 @@ def exact_lines(model="skylake", kernel="6.1"):
     yield "vpmu-guest: self overflows 100 50 10002504"
     yield from (f"vpmu-guest: self thread {rounds} {rounds}0000{6 * rounds + 27:02}" for rounds in (5, 10))
     yield from (f"vpmu-guest: self thread {rounds} {rounds}000{6 * rounds + 27:03}" for rounds in (20, 15))
-    yield from ("vpmu-guest: self shared 20000144 20000144 0", "vpmu-guest: self shared 4999810 20014704 4")
+    yield "vpmu-guest: self shared 20000144 20000144 0"
+    yield from (f"vpmu-guest: self shared 4999810 {scaled} 4" for scaled in (26000000, 20014704, 14000000))
     yield from modelled_lines(models.MODELS[model], kernel)
     yield from ("vpmu-guest: end exact 0", "vpmu-guest: done", "vpmu-host: exit 0")
 

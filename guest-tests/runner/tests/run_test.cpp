@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <tuple>
+
 #include "gt/protocol.hpp"
 #include "test_kernel.hpp"
 
@@ -114,6 +116,15 @@ TEST(UnmetNeed, KvmsOwnPmuHasNeitherPebsNorUncore) {
             "needs an uncore, source 'kvm' has KVM's own PMU");
   for (const std::string_view source : {"clock", "perf", "exact", "step"})
     EXPECT_EQ(unmet_need({.needs = gt::need_records | gt::need_uncore}, source, Port::kvm), "") << source;
+}
+
+TEST(UnmetNeed, OneOfTheTwoTimes) {
+  using enum vmm::TimeModel;
+  for (const auto& [needs, met, unmet] : {std::tuple{gt::need_instruction_time, instructions, pipeline},
+                                          std::tuple{gt::need_pipeline_time, pipeline, instructions}}) {
+    EXPECT_EQ(unmet_need({.needs = needs}, "exact", Port::soft, met), "");
+    EXPECT_NE(unmet_need({.needs = needs}, "exact", Port::soft, unmet), "");
+  }
 }
 
 TEST(UnmetNeed, TheClockCountsTimeOnly) {

@@ -9,12 +9,16 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <map>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "block_guest.hpp"
+#include "chain_guest.hpp"
 #include "latencies.hpp"
+#include "timing/core_timer.hpp"
 
 namespace {
 
@@ -24,7 +28,8 @@ struct Model {
   std::string_view name;
   const timing::Microarchitecture* core;
 };
-constexpr std::array models{Model{"sandybridge", &timing::sandy_bridge}, Model{"ivybridge", &timing::ivy_bridge},
+constexpr std::array models{Model{"nehalem", &timing::nehalem},          Model{"westmere", &timing::nehalem},
+                            Model{"sandybridge", &timing::sandy_bridge}, Model{"ivybridge", &timing::ivy_bridge},
                             Model{"haswell", &timing::haswell},          Model{"broadwell", &timing::broadwell},
                             Model{"skylake-sp", &timing::skylake_sp},    Model{"skylake", &timing::skylake}};
 
@@ -81,8 +86,10 @@ struct Options {
   std::vector<std::string> files;
   std::string model;
   unsigned worst{};
-  double max_mape{1e9}, max_median{1e9}, min_tau{-1};
+  double max_mape{1e9}, max_median{1e9}, max_linear_median{1e9}, min_tau{-1};
   double min_within{};
+  std::vector<std::string> set;
+  bool points{};
 };
 
 /// How far the predictions of a file's blocks are off.
@@ -211,6 +218,113 @@ bool compare_latencies(const std::string& name, const Options& options) {
   return good;
 }
 
+/// One point of a ladder of load latencies.
+struct Rung {
+  std::string pattern;
+  std::uint64_t bytes{}, stride{};
+  double measured{}, predicted{};
+  [[nodiscard]] double error() const { return std::abs(predicted - measured) / measured; }
+};
+
+std::uint64_t number_of(std::string_view text) {
+  std::uint64_t number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit{end, static_cast<std::size_t>(text.data() + text.size() - end)};
+  if (error != std::errc{} || (!unit.empty() && unit != "K" && unit != "M"))
+    throw std::runtime_error{fmt::format("{}: a number, or one of K or M bytes, is wanted", text)};
+  return number << (unit == "M" ? 20U : unit == "K" ? 10U : 0U);
+}
+
+/// A cache of that size: as many sets as can be numbered, of 8 to 64 ways.
+vpmu::uarch::Shape cache_of(std::uint64_t bytes) {
+  const std::uint64_t lines = bytes / vpmu::uarch::line_bytes;
+  std::uint64_t sets = 1;
+  while (lines % (2 * sets) == 0 && lines / (2 * sets) >= 8) sets *= 2;
+  if (lines == 0 || lines / sets > vpmu::uarch::RecencySets::max_ways)
+    throw std::runtime_error{fmt::format("no cache of {} bytes can be modelled", bytes)};
+  return {.sets = static_cast<std::uint32_t>(sets), .ways = static_cast<std::uint32_t>(lines / sets)};
+}
+
+/// The profile that the file's name says, or --model, with what --set changes; the L3 and the core's frequency are
+/// those of the file's first line.
+vpmu::uarch::Profile profile_of(const std::string& file, const std::string& machine, const Options& options) {
+  const vpmu::uarch::Profile* found = nullptr;
+  for (const vpmu::uarch::Profile& profile : vpmu::uarch::all_profiles()) {
+    const bool is_it =
+        options.model.empty() ? file.find(profile.name) != std::string::npos : profile.name == options.model;
+    if (is_it && (found == nullptr || profile.name.size() > found->name.size())) found = &profile;
+  }
+  if (found == nullptr) throw std::runtime_error{fmt::format("{}: which model is it of? --model says", file)};
+  vpmu::uarch::Profile profile = *found;
+  if (const std::size_t at = machine.find("L3 "); at != std::string::npos)
+    profile.l3 = cache_of(std::stoull(machine.substr(at + 3)) << 10);
+  if (const std::size_t at = machine.find("core at "); at != std::string::npos)
+    profile = vpmu::uarch::at_frequency(profile, static_cast<std::uint32_t>(std::stod(machine.substr(at + 8))));
+  for (const std::string& change : options.set) {
+    const std::size_t equals = std::min(change.find('='), change.size() - 1);
+    const std::string_view name = std::string_view{change}.substr(0, equals);
+    const std::uint64_t value = number_of(std::string_view{change}.substr(equals + 1));
+    if (name == "l3")
+      profile.l3 = cache_of(value);
+    else if (name == "dram" && value <= 10'000)
+      profile.latency.dram = static_cast<std::uint16_t>(value);
+    else
+      throw std::runtime_error{fmt::format("{}: l3=SIZE and dram=CYCLES can be set", change)};
+  }
+  return profile;
+}
+
+std::vector<Rung> read_rungs(std::istream& file) {
+  std::vector<Rung> rungs;
+  std::string line;
+  while (std::getline(file, line)) {
+    const std::vector<std::string> fields = fields_of(line);
+    if (fields.size() < 4 || !vpmu::silicon::chain_order(fields[0])) continue;
+    rungs.push_back({.pattern = fields[0],
+                     .bytes = number_of(fields[1]) << 10,
+                     .stride = number_of(fields[2]),
+                     .measured = std::stod(fields[3])});
+  }
+  return rungs;
+}
+
+bool compare_loads(const std::string& name, const Options& options) {
+  std::ifstream file{name};
+  std::string machine;
+  if (!std::getline(file, machine)) {
+    fmt::print(stderr, "silicon: {}: cannot be read\n", name);
+    return false;
+  }
+  const vpmu::uarch::Profile profile = profile_of(name, machine, options);
+  vpmu::silicon::ChainGuest guest;
+  std::map<std::string, std::vector<double>> errors;
+  unsigned not_run{};
+  for (Rung& rung : read_rungs(file)) {
+    const auto cycles = guest.run(*vpmu::silicon::chain_order(rung.pattern), rung.bytes, rung.stride,
+                                  timing::microarchitecture_of(profile.name), profile);
+    if (!cycles) {
+      ++not_run;
+      continue;
+    }
+    rung.predicted = *cycles;
+    errors[rung.pattern].push_back(rung.error());
+    if (options.points)
+      fmt::print("{} {} KiB, stride {}: measured {:.0f} predicted {:.1f}\n", rung.pattern, rung.bytes >> 10,
+                 rung.stride, rung.measured, rung.predicted);
+  }
+  if (not_run != 0)
+    fmt::print("{}: {} chains did not run: a stride of less than 8 bytes, or too much memory\n", profile.name, not_run);
+  bool good = !errors.empty();
+  if (!good) fmt::print(stderr, "silicon: {}: no chain of loads ran\n", name);
+  for (auto& [pattern, all] : errors) {
+    std::ranges::sort(all);
+    const double median = 100 * all[all.size() / 2];
+    fmt::print("{} pattern={} n={} median={:.1f}\n", profile.name, pattern, all.size(), median);
+    good = good && median <= (pattern.starts_with("linear") ? options.max_linear_median : options.max_median);
+  }
+  return good;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Compares the pipeline model with what real CPUs measured."};
   Options options;
@@ -228,11 +342,23 @@ int run(int argc, char** argv) {
   instructions->add_option("--model", options.model, "This column only");
   instructions->add_option("--worst", options.worst, "Name so many forms with the largest errors");
   instructions->add_option("--min-within", options.min_within, "Fail where fewer are within half a cycle, in percent");
+  CLI::App* const loads = app.add_subcommand(
+      "latency", "Chains of loads: columns `pattern`, `working_set_kib`, `stride_bytes` and `cycles` of one load");
+  loads->add_option("FILE", options.files, "Chains, in a file named after its model")->required();
+  loads->add_option("--model", options.model, "Of all files, whatever their names");
+  loads->add_option("--set", options.set, "l3=SIZE or dram=CYCLES in place of the model's; may be repeated");
+  loads->add_flag("--points", options.points, "Print each chain");
+  loads->add_option("--max-median", options.max_median,
+                    "Fail where the median error of a random pattern is larger, in percent");
+  loads->add_option("--max-linear-median", options.max_linear_median, "The same of the linear ones");
   app.require_subcommand(1);
   CLI11_PARSE(app, argc, argv);
   bool good = true;
   for (const std::string& file : options.files)
-    good = (blocks->parsed() ? compare_blocks(file, options) : compare_latencies(file, options)) && good;
+    good = (blocks->parsed()  ? compare_blocks(file, options)
+            : loads->parsed() ? compare_loads(file, options)
+                              : compare_latencies(file, options)) &&
+           good;
   return good ? 0 : 1;
 }
 

@@ -98,11 +98,11 @@ void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>
       "do not compile code in the instruction engine: the same results, slower");
   command.add_option("--epoch", machine.epoch, "with soft: the time of day at the start, in seconds since 1970")
       .shows_default();
-  command.add_option(
-      "--schedule", options->schedule,
-      fmt::format("with soft: CPUs take turns of N instructions each (default {}); N:SEED: of N on average, "
-                  "at random from this seed",
-                  Schedule::default_quantum));
+  command.add_option("--schedule", options->schedule,
+                     fmt::format("with soft: CPUs take turns of N ticks each, an instruction or, with --time pipeline, "
+                                 "its cycles (default {}); N:SEED: of N on average, "
+                                 "at random from this seed",
+                                 Schedule::default_quantum));
   command.add_option("--source", machine.source, "what counts: auto, or a source that `vpmu doctor` lists")
       .shows_default()
       .suggests(source_choices());

@@ -44,9 +44,6 @@ using Value = std::string_view;
 
 constexpr std::array policies{
     PolicyRow{"skid", "0|EVENTS", [](Config& c, Value v) { return set_number(c.pmu_policies.skid_events, v); }},
-    PolicyRow{
-        "macro_fusion", "off|on",
-        [](Config& c, Value v) { return choose(c.pmu_policies.macro_fusion, v, {{"off", false}, {"on", true}}); }},
     PolicyRow{"load_tag_interval", "1|LOADS",
               [](Config& c, Value v) {
                 return set_number(c.pmu_policies.load_tag_interval, v) && c.pmu_policies.load_tag_interval > 0;

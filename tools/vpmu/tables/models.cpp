@@ -10,6 +10,9 @@
 #include "model/model.hpp"
 #include "processor/guest_features.hpp"
 #include "shared/output.hpp"
+#include "timing/core_timer.hpp"
+#include "uarch/path_history.hpp"
+#include "uarch/profiles.hpp"
 
 namespace vmm::tool {
 namespace {
@@ -27,6 +30,49 @@ std::string describe_counters(const vpmu::GenerationDesc& pmu) {
   return fmt::format("{}/{}", pmu.gp_counters, pmu.gp_counters_no_smt);
 }
 
+std::string describe_cache(const vpmu::uarch::Shape& shape, std::uint32_t cycles) {
+  const std::uint64_t kib = shape.entries() * vpmu::uarch::line_bytes >> 10;
+  const std::string size = kib % 1024 == 0 ? fmt::format("{} MiB", kib >> 10) : fmt::format("{} KiB", kib);
+  return fmt::format("{} of {} ways, {} cycles", size, shape.ways, cycles);
+}
+
+std::string describe_history(const vpmu::uarch::BranchShapes& shapes) {
+  if (shapes.outcomes == 0) return fmt::format("{} taken branches", vpmu::uarch::PathHistory::lengths.back());
+  return fmt::format("{} outcomes{}", shapes.outcomes, shapes.loops != 0 ? " and counters of loops" : "");
+}
+
+/// What the models of time know of the processor, and where that is from.
+std::string describe_time(const vpmu::GenerationDesc& pmu) {
+  const vpmu::uarch::Profile* const p = vpmu::uarch::find_profile(pmu.name);
+  if (p == nullptr) return {};
+  const vpmu::timing::Microarchitecture& core = vpmu::timing::microarchitecture_of(pmu.name);
+  const vpmu::uarch::Latencies& l = p->latency;
+  const bool is_victim = p->last_level == vpmu::uarch::LastLevel::victim;
+  const bool adapts = p->l3_replacement == vpmu::uarch::Replacement::adaptive;
+  std::string text = fmt::format("    caches (248966 chapter 2, 7-cpu.com): L1D {}; L2 {}; L3 {}, {}, replacement {}\n",
+                                 describe_cache(p->l1d, l.l1), describe_cache(p->l2, l.l2), describe_cache(p->l3, l.l3),
+                                 is_victim ? "a victim cache" : "inclusive", adapts ? "adaptive" : "LRU");
+  text += fmt::format(
+      "    memory (7-cpu.com, Intel; of servers an estimate): {} ns behind the L3, {} cycles in all at {} MHz, a line "
+      "in {} ps\n",
+      p->memory.ns, l.dram, p->mhz, p->memory.line_ps);
+  text +=
+      fmt::format("    TLB (248966 chapter 2): {} entries for 4 KiB, {} for 2 MiB, {} in the second level, {} cycles\n",
+                  p->dtlb.small.entries(), p->dtlb.large.entries(), p->stlb.shared.entries(), l.stlb_hit);
+  text += fmt::format(
+      "    branches (A. Fog, jia.je, Half&Half, M. Godbolt): history of {}, {} known targets, {} indirect, {} "
+      "returns\n",
+      describe_history(p->branches), p->branches.buffer.entries(), p->branches.targets.entries(),
+      p->branches.return_stack);
+  text += fmt::format(
+      "    core (248966 chapter 2, LLVM, uiCA{}): {} issued a cycle, reorder buffer {}, scheduler {}, loads {}, "
+      "stores {}, fill buffers {}, lines from beyond the L2 {}, misprediction {} cycles\n",
+      core.is_compared ? "; compared with measured blocks" : "; not compared with measured blocks", core.issue_width,
+      core.reorder_buffer, core.scheduler, core.load_buffer, core.store_buffer, core.fill_buffers, core.super_queue,
+      core.refill);
+  return text;
+}
+
 }  // namespace
 
 std::string list_models(bool features) {
@@ -41,6 +87,7 @@ std::string list_models(bool features) {
     text += fmt::format("    not with --accel soft: {}\n", fmt::join(hidden_features(table), " "));
     if (const auto lost = lost_features(table); !lost.empty())
       text += fmt::format("    nor on this host: {}\n", fmt::join(lost, " "));
+    text += describe_time(pmu);
   }
   return text;
 }
@@ -72,10 +119,12 @@ void add_models(Command& app, int& exit_code) {
   auto as_json = std::make_shared<bool>(false), verbose = std::make_shared<bool>(false);
   Command models = app.add_command("models", "list the CPU models that a guest can be given");
   models.add_flag("--json", *as_json, "as JSON");
-  models.add_flag("-v,--verbose", *verbose, "also the features of each CPU, and which of them guests without KVM lack");
+  models.add_flag(
+      "-v,--verbose", *verbose,
+      "also the features of each CPU, which of them guests without KVM lack, and the sizes and times of its model");
   models.set_exit_codes(exit_codes_of_printing());
   models.add_example("vpmu models", "the CPUs that a guest can have, from Nehalem to Kaby Lake");
-  models.add_example("vpmu models -v", "the same with their features");
+  models.add_example("vpmu models -v", "the same with their features, caches and times");
   models.when_given([as_json, verbose, &exit_code] {
     exit_code = print_or_explain("vpmu models", *as_json ? list_models_as_json() : list_models(*verbose));
   });

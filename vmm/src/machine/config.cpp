@@ -138,11 +138,10 @@ Result<Schedule> parse_schedule(const std::string& text) {
     is_one = *number.ptr == ':' && seed.ec == std::errc{} && seed.ptr == end && schedule.seed != 0;
   }
   if (is_one) return schedule;
-  return usage_error(
-      fmt::format("bad schedule \"{}\"", printable(text)),
-      fmt::format("give a number of instructions, 1 to {}, with --schedule, and after a colon a seed that "
-                  "is not 0 if turns are to differ: 50000:1",
-                  Schedule::max_quantum));
+  return usage_error(fmt::format("bad schedule \"{}\"", printable(text)),
+                     fmt::format("give a number of ticks, 1 to {}, with --schedule, and after a colon a seed that "
+                                 "is not 0 if turns are to differ: 50000:1",
+                                 Schedule::max_quantum));
 }
 
 }  // namespace vmm

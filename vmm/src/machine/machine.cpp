@@ -32,9 +32,8 @@ Result<void> match_accelerator(const MachineImage& image, MachineConfig& config)
   config.epoch = image.epoch;
   const Schedule schedule{.turn = image.turn, .seed = image.turn_seed};
   if (!schedule.is_possible())
-    return usage_error(
-        fmt::format("the snapshot has an impossible length of vCPU turns: {} instructions", schedule.turn),
-        snapshot_advice);
+    return usage_error(fmt::format("the snapshot has an impossible length of vCPU turns: {} ticks", schedule.turn),
+                       snapshot_advice);
   if (!config.schedule) config.schedule = schedule;
   return {};
 }

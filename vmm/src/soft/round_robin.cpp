@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <optional>
+#include <utility>
 
 namespace vmm {
 
@@ -47,7 +48,9 @@ void RoundRobin::hand_on() {
 
 std::uint64_t RoundRobin::length_of_turn() {
   if (members_.size() == 1) return ~0ULL;
-  return schedule_.seed == 0 ? schedule_.turn : 1 + random_.next() % (2 * schedule_.turn - 1);
+  const std::uint64_t least = std::min(shortest, schedule_.turn);
+  turn_ = std::exchange(is_contended_, false) ? std::max(turn_ / 4, least) : std::min(turn_ * 2, schedule_.turn);
+  return schedule_.seed == 0 ? turn_ : 1 + random_.next() % (2 * turn_ - 1);
 }
 
 bool RoundRobin::begin_next_turn() {
@@ -61,16 +64,40 @@ bool RoundRobin::begin_next_turn() {
     if (!next) next = id;
   }
   if (!next) return false;
+  left_ = length_of_turn();
+  // Those that are not ready are no longer ahead: the others have had the time since.
+  for (unsigned id = 0; id < all; ++id)
+    if ((ready >> id & 1) == 0) members_[id].ahead = 0;
+  // By what all are ahead, none is.
+  std::uint64_t least = ~0ULL;
+  for (unsigned id = 0; id < all; ++id)
+    if ((ready >> id & 1) != 0) least = std::min(least, members_[id].ahead);
+  for (Member& member : members_) member.ahead -= std::min(member.ahead, least);
+  // One that is ahead by a turn or more leaves its own to the next. One of them is not ahead at all.
+  while (members_[*next].ahead >= left_) {
+    members_[*next].ahead -= left_;
+    do {
+      next = (*next + 1) % all;
+    } while ((ready >> *next & 1) == 0);
+  }
+  left_ -= std::exchange(members_[*next].ahead, 0);
   if (owner_ != *next) ++changes_;
   owner_ = *next;
-  left_ = length_of_turn();
   ready_ = ready;
   clock_->share(static_cast<unsigned>(std::popcount(ready)));
   return true;
 }
 
 RoundRobin::Image RoundRobin::image() const {
-  return {.owner = owner_, .left = left_, .seed = schedule_.seed, .random = random_.state, .ready = ready_};
+  Image image{.owner = owner_,
+              .left = left_,
+              .seed = schedule_.seed,
+              .random = random_.state,
+              .ready = ready_,
+              .turn = turn_,
+              .is_contended = is_contended_};
+  for (std::size_t id = 0; id < members_.size(); ++id) image.ahead[id] = members_[id].ahead;
+  return image;
 }
 
 bool RoundRobin::restore(const Image& image) {
@@ -78,6 +105,11 @@ bool RoundRobin::restore(const Image& image) {
   owner_ = static_cast<unsigned>(image.owner);
   left_ = image.left;
   ready_ = image.ready;
+  turn_ = std::clamp<std::uint64_t>(image.turn, 1, schedule_.turn);
+  is_contended_ = image.is_contended != 0;
+  // Of a state that is none of ours: nobody waits for longer than the longest turn.
+  for (std::size_t id = 0; id < members_.size(); ++id)
+    members_[id].ahead = std::min(image.ahead[id], Schedule::max_quantum);
   if (image.seed == schedule_.seed) random_.state = image.random;
   return true;
 }

@@ -234,6 +234,10 @@ Result<bool> SoftBackend::halted() { return core_->state.halted; }
 
 void SoftBackend::watch_clock(bool on) { core_->time.watch(on); }
 std::uint64_t SoftBackend::unhalted_ticks() const { return core_->time.unhalted(); }
+void SoftBackend::contend() { core_->board.turns.contend(); }
+
+std::uint64_t SoftBackend::turn() const { return core_->board.turns.turn(); }
+
 void SoftBackend::pass_time(std::uint64_t ticks, std::uint64_t instructions) { core_->pass_time(ticks, instructions); }
 Result<std::uint64_t> SoftBackend::tsc_after(std::uint64_t ticks) { return core_->time.tsc_after(ticks); }
 Sibling SoftBackend::sibling() const { return core_->board.sibling_of(core_->state.id); }

@@ -82,6 +82,8 @@ class SoftBackend final : public VcpuBackend {
   void watch_clock(bool on) override;
   [[nodiscard]] std::uint64_t unhalted_ticks() const override;
   void pass_time(std::uint64_t ticks, std::uint64_t instructions) override;
+  void contend() override;
+  [[nodiscard]] std::uint64_t turn() const override;
   std::optional<std::uint64_t> quiet_for() override;
   std::uint64_t look_around(std::uint64_t left) override;
   Result<std::uint64_t> tsc_after(std::uint64_t ticks) override;

@@ -22,8 +22,8 @@ Sibling SoftBoard::sibling_of(unsigned id) const {
   return is;
 }
 
-void SoftBoard::ran(unsigned id, bool in_ring_0, std::uint64_t instructions) {
-  turns.pass(instructions);
+void SoftBoard::ran(unsigned id, bool in_ring_0, std::uint64_t ticks, std::uint64_t instructions) {
+  turns.pass(ticks);
   const auto other = other_thread(id);
   if (!other) return;
   const unsigned level = in_ring_0 ? 0 : 1;

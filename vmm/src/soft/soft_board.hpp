@@ -19,8 +19,8 @@ class SoftBoard {
 
   /// Adds a processor with the next number. Before any of them runs.
   void add(TurnTaker& processor);
-  /// The holder of the turn has run that many instructions, at CPL 0 or at another level.
-  void ran(unsigned id, bool in_ring_0, std::uint64_t instructions);
+  /// The holder of the turn has run that many instructions, at CPL 0 or at another level, in so many ticks.
+  void ran(unsigned id, bool in_ring_0, std::uint64_t ticks, std::uint64_t instructions);
   /// What the other thread of a processor's core has done. For the holder of the turn.
   [[nodiscard]] Sibling sibling_of(unsigned id) const;
 

@@ -16,14 +16,14 @@ namespace vmm {
 /// that state.
 struct SoftCore {
   /// `backend`, through which `view` reads the registers, `memory` and `board` must outlive it.
-  SoftCore(VcpuBackend& backend, LinearMemory& ram, SoftBoard& shared, CpuidTable told, const SoftState& start,
+  SoftCore(VcpuBackend& backend, LinearMemory& ram, SoftBoard& shared, CpuidTable told, SoftState start,
            std::uint64_t tsc_khz)
       : memory{ram},
         board{shared},
         cpuid{std::move(told)},
         features{cpuid},
         time{board.clock, tsc_khz},
-        state{start},
+        state{std::move(start)},
         view{backend, memory},
         interrupts{state, time, &board.interrupts},
         msrs{state, interrupts, features},
@@ -33,7 +33,7 @@ struct SoftCore {
   void pass_time(std::uint64_t instructions) { pass_time(instructions, instructions); }
   void pass_time(std::uint64_t ticks, std::uint64_t instructions) {
     time.pass(ticks);
-    board.ran(state.id, cpl_of(state.sregs) == 0, instructions);
+    board.ran(state.id, cpl_of(state.sregs) == 0, ticks, instructions);
   }
   /// The registers that determine address translation, and as whom a load or store comes.
   [[nodiscard]] vpmu::PagingState paging() const { return paging_state(state.sregs, state.regs, features.paging()); }

@@ -99,7 +99,8 @@ EventDelivery exact_delivery_of_one(const vpmu::GenerationDesc& generation, cons
     const std::uint64_t choice = event.msr_value & choice_mask;
     if (choice == bubbles) {
       const vpmu::uarch::Profile* const profile = vpmu::uarch::find_profile(generation.name);
-      const bool possible = profile != nullptr && fe::IDQ_Bubble_Length::get(event.msr_value) <= max_bubble(*profile);
+      const bool possible = profile != nullptr && fe::IDQ_Bubble_Length::get(event.msr_value) <=
+                                                      max_bubble(*profile, /*walk_loads=*/!told.empty());
       return possible ? EventDelivery{Delivery::estimated, "latencies of a model of caches and TLBs"} : EventDelivery{};
     }
     return choice == any_dsb_miss || (choice >= first_miss && choice <= last_miss) ? by_caches : EventDelivery{};

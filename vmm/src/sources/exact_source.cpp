@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "support/x86.hpp"
 #include "vcpu/engine_state.hpp"
@@ -11,8 +12,12 @@ namespace vmm {
 namespace {
 
 /// Where each instruction may take any number of ticks, the turn's ticks are looked at behind so many instructions, and
-/// nowhere else: so an interrupt comes at the same instruction whatever has stopped the engine in between.
-constexpr std::uint64_t between_looks = 1024;
+/// nowhere else: so an interrupt comes at the same instruction whatever has stopped the engine in between. Fewer, if
+/// the turn is short: a power of two, so that what has begun with others goes on with these.
+constexpr std::uint64_t max_between_looks = 1024, min_between_looks = 64;
+std::uint64_t between_looks_in(std::uint64_t turn) {
+  return std::clamp(std::bit_floor(turn / 4), min_between_looks, max_between_looks);
+}
 
 /// Whether nothing comes before the vCPU's next instruction, except for what StepSource::deliverable() reports.
 bool is_undisturbed(const kvm_vcpu_events& e) {
@@ -61,6 +66,7 @@ Result<RunEnd> ExactSource::come_out(VcpuBackend& backend) {
 
 Result<RunEnd> ExactSource::run(VcpuBackend& backend, std::optional<std::chrono::nanoseconds> at_most) {
   steps_.clocks().follow(backend.tsc_khz());
+  between_looks_ = between_looks_in(backend.turn());
   if (!sibling_) sibling_ = backend.sibling();
   if (turns_.phase() == Turns::Phase::in_exit) {
     VMM_ASSIGN(const auto end, finish(backend));
@@ -92,8 +98,8 @@ void ExactSource::begin_turn(const VcpuBackend& backend) {
 
 bool ExactSource::looks_now_and_then() const { return model_.keeps_time() && progress_.is_counting(); }
 
-std::uint64_t ExactSource::until_look() const {
-  return between_looks - (vcpu_.engine().observed() - first_look_) % between_looks;
+std::uint64_t ExactSource::until_look(std::uint64_t between) const {
+  return between - (vcpu_.engine().observed() - first_look_) % between;
 }
 
 // After a burst the back end has its turn. One that knows its next deadline does not need to run an instruction itself,
@@ -101,7 +107,7 @@ std::uint64_t ExactSource::until_look() const {
 Result<void> ExactSource::give_turn(VcpuBackend& backend) {
   turns_.extend_pause();
   const bool looks = turns_.is_held() && looks_now_and_then(), is_over = turns_.is_held() && turns_.left() == 0;
-  if (looks && until_look() != between_looks) return {};
+  if (looks && until_look(between_looks_) != between_looks_) return {};
   // Each look decides by what is saved: what is left of a burst is not.
   const auto quiet = looks || is_over ? backend.quiet_for() : std::nullopt;
   if (quiet) turns_.allow(*quiet);
@@ -161,6 +167,8 @@ Result<void> ExactSource::end_shadow(VcpuBackend& backend) {
 void ExactSource::pass(VcpuBackend& backend, std::uint64_t instructions) {
   const std::uint64_t ticks = time_.take_passed();
   turns_.pass(model_.keeps_time() ? ticks : instructions);
+  // Without a model of time nobody sees how long a line takes from one core to another.
+  if (model_.keeps_time() && model_.took_changed_line()) backend.contend();
   backend.pass_time(ticks, instructions);
 }
 
@@ -194,7 +202,7 @@ RunEnd ExactSource::run_engine() {
     if (keeps_branches) end.passed = model_->kept_branches(now());
     if (in_bulk) return end;
   }
-  run_one(end);
+  run_one(end, most.instructions);
   note(end);
   return end;
 }
@@ -204,9 +212,9 @@ ExactSource::Quantum ExactSource::quantum() const {
   const vpmu::CountPlan& plan = progress_.plan();
   Quantum most{.instructions = turns_.at_once(), .filter = plan.lbr_filter};
   if (looks_now_and_then())
-    most.instructions = until_look();
+    most.instructions = until_look(between_looks_);
   else if (model_.keeps_time())
-    most.instructions = std::min(most.instructions, between_looks);
+    most.instructions = std::min(most.instructions, between_looks_);
   const bool one = vcpu_.shadow() != 0 || x86::rflags::RF::test(vcpu_.regs().rflags);
   if (one) most.instructions = std::min<std::uint64_t>(most.instructions, 1);
   if (plan.branches_stored) {
@@ -233,13 +241,13 @@ bool ExactSource::run_blocks(std::uint64_t instructions) {
   return stop != vpmu::exec::Stop::accesses || passed.instructions != 0;
 }
 
-void ExactSource::run_one(RunEnd& end) {
+void ExactSource::run_one(RunEnd& end, std::uint64_t most) {
   const auto code = vcpu_.engine().next_code();
-  const Instruction* const instruction =
-      code.empty() ? code_.at(vcpu_.ip(), vcpu_.sregs()) : code_.of(code, vcpu_.sregs());
-  if (instruction == nullptr) {
+  const Instruction* const next = code.empty() ? code_.at(vcpu_.ip(), vcpu_.sregs()) : code_.of(code, vcpu_.sregs());
+  if (next == nullptr) {
     return turns_.on(Turns::Event::stop);
   }
+  const Instruction instruction = *next;
   model_.begin_instruction();
   const kvm_regs before = vcpu_.regs();
   vcpu_.engine().limit_accesses(vpmu::exec::MoreAccesses::unlimited);
@@ -250,6 +258,10 @@ void ExactSource::run_one(RunEnd& end) {
   }
   ++statistics_.observed;
   const vpmu::CountPlan& plan = progress_.plan();
+  const kvm_regs after = vcpu_.regs();
+  const Instruction* const branch = branch_fused_with(instruction.fusion);
+  // The model's clock takes a pair for one micro-operation.
+  const bool retires_both = branch != nullptr && most > 1 && model_.keeps_time() && run_branch();
   // The cycles in which the instruction waited come before it: a counter of cycles that overflows meanwhile has this
   // instruction, which retires next, in its record (rule P1).
   const auto [waited, retiring] = time_.ran_one(vcpu_.engine().observed(), progress_.may_wait());
@@ -257,11 +269,12 @@ void ExactSource::run_one(RunEnd& end) {
     progress_.wait(vcpu_.cpl() != 0, waited);
     if (plan.branches_wanted) end.passed.cycles_behind += waited.cycles;
   }
-  Retired retired = retired_instruction(*instruction, before, vcpu_.sregs(), vcpu_.regs(), retiring);
+  Retired retired = retired_instruction(instruction, before, vcpu_.sregs(), after, retiring);
   // The rest of one that was left after some elements; the elements of a gather that its mask selects.
   retired.what.more_loads = static_cast<std::int32_t>(passed.more_loads);
   retired.what.more_stores = static_cast<std::int32_t>(passed.more_stores);
-  retired.what.macro_fused = plan.fusion_wanted && is_fused(instruction->fusion, retired.what.next_ip);
+  retired.what.macro_fused = branch != nullptr;
+  if (retires_both) join(retired, retired_instruction(*branch, after, vcpu_.sregs(), vcpu_.regs(), {}));
   model_.complete(retired.what, plan.any_armed());
   end.retired = retired;
 }
@@ -271,11 +284,21 @@ void ExactSource::note_stop(vpmu::exec::Stop stop) {
   if (stop != Stop::budget && stop != Stop::again && stop != Stop::accesses) turns_.on(Turns::Event::stop);
 }
 
-/// Whether the instruction and the branch after it, at `next`, are one micro-operation.
-bool ExactSource::is_fused(const vpmu::exec::FusionPart& first, vpmu::GuestLinear next) {
-  if (first.first == vpmu::exec::Fusion::none || (fuses_compares_alone_ && !first.compares)) return false;
+/// The branch that comes next, if it is one micro-operation with the instruction before it. Null: it is not.
+const Instruction* ExactSource::branch_fused_with(const vpmu::exec::FusionPart& first) {
+  if (first.first == vpmu::exec::Fusion::none || (fuses_compares_alone_ && !first.compares)) return nullptr;
+  const vpmu::GuestLinear next = vcpu_.ip();
   const Instruction* const second = code_.at(next, vcpu_.sregs());
-  return second != nullptr && fuses(first, second->fusion, next.value());
+  return second != nullptr && fuses(first, second->fusion, next.value()) ? second : nullptr;
+}
+
+/// Runs the branch of a pair right behind its compare. False: something comes between them, or keeps it from retiring.
+bool ExactSource::run_branch() {
+  if (turns_.phase() != Turns::Phase::engine || breakpoints_.any()) return false;
+  note_stop(vcpu_.run(1));
+  if (vcpu_.take_passed().instructions == 0) return false;
+  ++statistics_.observed;
+  return true;
 }
 
 // Returns empty if KVM must run the instruction.
@@ -380,7 +403,7 @@ Result<Bytes> ExactSource::save(VcpuBackend& backend) {
   VMM_ASSIGN(const kvm_regs regs, backend.regs());
   VMM_ASSIGN(const kvm_sregs sregs, backend.sregs());
   if (vcpu_.engine().would_flush(engine_state(regs, sregs, backend.paging_limits()))) model_->flushed();
-  out.put(progress_.is_counting() ? until_look() : 0);
+  out.put(progress_.is_counting() ? until_look(max_between_looks) : 0);
   model_.save(out, vcpu_.engine().observed());
   return out.take();
 }

@@ -97,8 +97,8 @@ class ExactSource final : public CountSource {
   Result<void> give_turn(VcpuBackend& backend);
   /// Whether ticks are not instructions.
   [[nodiscard]] bool looks_now_and_then() const;
-  /// Instructions until the turn's ticks are looked at.
-  [[nodiscard]] std::uint64_t until_look() const;
+  /// Instructions until the turn's ticks are looked at, if they are behind each so many.
+  [[nodiscard]] std::uint64_t until_look(std::uint64_t between) const;
   [[nodiscard]] bool keeps_from_kvm();
   Result<void> take(VcpuBackend& backend);
   Result<void> leave(VcpuBackend& backend);
@@ -111,9 +111,10 @@ class ExactSource final : public CountSource {
   [[nodiscard]] Quantum quantum() const;
   RunEnd run_engine();
   bool run_blocks(std::uint64_t instructions);
-  void run_one(RunEnd& end);
+  void run_one(RunEnd& end, std::uint64_t most);
+  [[nodiscard]] const Instruction* branch_fused_with(const vpmu::exec::FusionPart& first);
+  bool run_branch();
   void note_stop(vpmu::exec::Stop stop);
-  [[nodiscard]] bool is_fused(const vpmu::exec::FusionPart& first, vpmu::GuestLinear next);
 
   // In place of KVM's.
   Result<std::optional<RunEnd>> run_in_place(VcpuBackend& backend);
@@ -133,9 +134,10 @@ class ExactSource final : public CountSource {
   StepSource steps_;
   InPlace in_place_;
   OnDemandModel model_;
-  std::uint64_t
-      first_look_{};       ///< Engine::observed() then: when counting began, or the same modulo what is between two.
-  bool looks_as_saved_{};  ///< It was restored, and what was counted then is not counted yet.
+  /// Engine::observed() at the first look, when counting began, or the same modulo max_between_looks.
+  std::uint64_t first_look_{};
+  std::uint64_t between_looks_{};  ///< Instructions, by how long the back end's turns are.
+  bool looks_as_saved_{};          ///< It was restored, and what was counted then is not counted yet.
   GuestTime time_{model_, steps_.clocks()};
   PlanProgress progress_;
   StorableBranches storable_;

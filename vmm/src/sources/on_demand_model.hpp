@@ -45,6 +45,9 @@ class OnDemandModel {
   void pause(std::uint64_t now);
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const;
 
+  /// Whether it has since the last call had a line that another core had changed.
+  [[nodiscard]] bool took_changed_line() { return model_ != nullptr && model_->took_changed_line(); }
+
   /// The core's other thread may have run meanwhile.
   void begin_turn();
   void begin_instruction();

@@ -134,8 +134,11 @@ std::uint64_t PlanProgress::unseen(bool user, std::uint64_t max, const MaxCycles
     const std::uint64_t each = elsewhere ? max_of(e) : 1;
     // The other half is for what unseen_accesses() lets pass.
     const std::uint64_t parts = counts_accesses(methods_[i]) ? 2 : 1;
+    // The record may be of the overflowing instruction itself (rule D2), and that may be a pair's second.
+    const bool may_be_of_pair = e.precise && methods_[i].unit == Unit::instructions && !pipeline_.quantities.empty();
+    const std::uint64_t seen = std::min<std::uint64_t>(e.distance, may_be_of_pair ? 2 : 1);
     if (methods_[i].unit != Unit::nothing || methods_[i].form != Form::plain)
-      max = std::min(max, (e.distance - 1) / each / parts);
+      max = std::min(max, (e.distance - seen) / each / parts);
   }
   return max;
 }
@@ -316,7 +319,7 @@ void PlanProgress::pass_beside(const Sibling& sibling) {
 std::uint64_t PlanProgress::events_of(Unit unit, const vpmu::Retirement& r) {
   const vpmu::BranchKind branch = r.branch.kind;
   switch (unit) {
-    case Unit::instructions: return 1;
+    case Unit::instructions: return r.instructions();
     case Unit::cycles: return r.cycles;
     case Unit::ref_cycles: return r.ref_cycles;
     case Unit::bus_clock: return r.bus_cycles;

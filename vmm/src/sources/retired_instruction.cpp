@@ -70,6 +70,14 @@ Retired retired_instruction(const Instruction& i, const kvm_regs& before, const 
           .registers = pebs_registers(after)};
 }
 
+void join(Retired& compare, const Retired& branch) {
+  compare.what.branch_offset = static_cast<std::uint8_t>(branch.what.ip.value() - compare.what.ip.value());
+  compare.what.next_ip = branch.what.next_ip;
+  compare.what.branch = branch.what.branch;
+  compare.what.uops = static_cast<std::uint16_t>(compare.what.uops + branch.what.uops);
+  compare.registers = branch.registers;
+}
+
 vpmu::TakenBranch delivery(vpmu::GuestLinear from, unsigned cpl, vpmu::GuestLinear to, unsigned handler_cpl) {
   return {.from = from,
           .to = to,

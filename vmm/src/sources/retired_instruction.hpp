@@ -12,6 +12,9 @@ Retired retired_instruction(const Instruction& instruction, const kvm_regs& befo
                             const kvm_regs& after, const Ticks& ticks,
                             std::optional<unsigned> target_cpl = std::nullopt);
 
+/// Makes a macro-fused pair of a compare and the branch behind it (rule P2a), whose time the compare's ticks hold.
+void join(Retired& compare, const Retired& branch);
+
 /// The delivery of an interrupt or exception before the instruction at `from`, to its handler at `to`.
 vpmu::TakenBranch delivery(vpmu::GuestLinear from, unsigned cpl, vpmu::GuestLinear to, unsigned handler_cpl);
 

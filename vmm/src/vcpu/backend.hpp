@@ -192,6 +192,10 @@ class VcpuBackend {
   /// The caller has emulated so many of the guest's next instructions since the last exit: advances its clock by
   /// `ticks` of the TSC, or by fewer while other vCPUs share the time (MachineClock).
   virtual void pass_time(std::uint64_t ticks, std::uint64_t instructions) = 0;
+  /// What was emulated has taken lines that another vCPU had changed: they should take turns more often.
+  virtual void contend() {}
+  /// How long the turns are that vCPUs take now, in ticks; very long if they take none.
+  [[nodiscard]] virtual std::uint64_t turn() const { return ~std::uint64_t{0}; }
   /// For how many ticks from now run() has nothing to handle: no interrupt, no end of the machine, no kick. 0:
   /// something waits now. Empty: the back end does not know.
   virtual std::optional<std::uint64_t> quiet_for() { return std::nullopt; }

@@ -159,7 +159,7 @@ TEST_F(SoftSnapshots, GoOnOnlyOnWhatTheyRanOn) {
   };
   image.turn = 0;
   write();
-  EXPECT_NE(refusal({.restore = path_, .accel = Accel::soft}).find("vCPU turns: 0 instructions"), std::string::npos);
+  EXPECT_NE(refusal({.restore = path_, .accel = Accel::soft}).find("vCPU turns: 0 ticks"), std::string::npos);
   image.turn = 1;
   image.chips.pop_back();
   write();

@@ -203,7 +203,7 @@ TEST_F(SnapshotFile, WhatIsNoneIsRefusedWithTheReason) {
     return refusal();
   };
   EXPECT_NE(changed(0, '!').find("does not begin as a snapshot does"), std::string::npos);
-  EXPECT_NE(changed(8, 9).find("format 9"), std::string::npos);
+  EXPECT_NE(changed(8, 99).find("format 99"), std::string::npos);
   EXPECT_NE(changed(16, 'M').find("section \"machine\": section \"Machine\" is in its place"), std::string::npos);
   EXPECT_NE(changed(16 + 16 + 6, 0x7F).find("section \"machine\": it is cut short"), std::string::npos);
   EXPECT_NE(changed(whole.size() - 1, '\0').find("section \"memory\": it is damaged: its checksum is 0x"),

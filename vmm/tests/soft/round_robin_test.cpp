@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <functional>
 #include <thread>
@@ -81,6 +82,65 @@ TEST_F(TurnsTest, AreTheSameEachTimeBySeed) {
   EXPECT_NE(with_seed(2), first);
   EXPECT_TRUE(std::ranges::all_of(first, [](const auto& turn) { return turn.second < 200; }));
   EXPECT_TRUE(std::ranges::any_of(first, [](const auto& turn) { return turn.second > 100; }));
+}
+
+// One instruction may take many ticks: nobody can stop within it.
+TEST_F(TurnsTest, WhoRunsBeyondItsTurnHasLessOfTheNext) {
+  unsigned compared = 0;
+  run(2, {.turn = 100}, [&](unsigned id) {
+    std::uint64_t left = 10'000;
+    while (left != 0) {
+      turns_->hold(id);
+      const std::uint64_t now = std::min<std::uint64_t>(left, id == 0 ? 950 : turns_->left(id));
+      log_.emplace_back(id, now);
+      turns_->pass(now);
+      left -= now;
+      std::array<std::uint64_t, 2> ran{};
+      for (const auto& [who, ticks] : log_) ran[who] += ticks;
+      if (ran[0] == 10'000 || ran[1] == 10'000) continue;
+      EXPECT_LE(ran[0], ran[1] + 950 + 100);
+      EXPECT_LE(ran[1], ran[0] + 100);
+      ++compared;
+    }
+  });
+  EXPECT_GT(compared, 50U);
+}
+
+// A processor that is ahead and then rests owes nothing afterwards: the others have had the time.
+TEST_F(TurnsTest, WhoRestsIsNoLongerAhead) {
+  run(2, {.turn = 100}, [&](unsigned id) {
+    turns_->hold(id);
+    if (id == 0) {
+      turns_->pass(5000);
+      takers_[0].wakes_at = 200;
+      turns_->hold(0);
+      log_.emplace_back(0, turns_->left(0));
+      return;
+    }
+    clock_.pass(400);
+    pass(1, 100);
+    pass(1, 100);
+  });
+  EXPECT_EQ(log_, (Log{{1, 100}, {0, 100}, {1, 100}})) << "it has a whole turn again";
+}
+
+TEST_F(TurnsTest, AreShortWhileProcessorsContend) {
+  std::vector<std::uint64_t> lengths;
+  run(2, {.turn = 50'000}, [&](unsigned id) {
+    for (unsigned n = 0; n < 20; ++n) {
+      turns_->hold(id);
+      lengths.push_back(turns_->left(id));
+      if (lengths.size() <= 20) turns_->contend();
+      turns_->pass(turns_->left(id));
+    }
+  });
+  ASSERT_EQ(lengths.size(), 40U);
+  EXPECT_EQ(lengths[0], 50'000U);
+  EXPECT_EQ(lengths[1], 12'500U);
+  EXPECT_EQ(lengths[10], RoundRobin::shortest);
+  EXPECT_EQ(lengths[20], RoundRobin::shortest);
+  EXPECT_EQ(lengths[21], 2 * RoundRobin::shortest);
+  EXPECT_EQ(lengths[35], 50'000U);
 }
 
 // A single processor needs no turns.

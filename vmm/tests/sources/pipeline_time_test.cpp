@@ -52,7 +52,7 @@ class PipelineTime : public LoopingGuest, public testing::Test {
     for (unsigned i = 0; i < counted_.size(); ++i) counted_.at(i) += (*deltas)[CounterId::gp(i)];
     if (!end->retired) return;
     EXPECT_TRUE(end->retired->what.has_pipeline);
-    ++counted_.at(last_.number());
+    counted_.at(last_.number()) += end->retired->what.instructions();
   }
   [[nodiscard]] std::uint64_t instructions_counted() const { return counted_.at(last_.number()); }
 
@@ -70,7 +70,7 @@ class PipelineTime : public LoopingGuest, public testing::Test {
       if (!end_of_run->retired) continue;
       observed_ = end_of_run->retired->what;
       cycles_ += observed_->cycles;
-      ++instructions_;
+      instructions_ += observed_->instructions();
     }
   }
 
@@ -145,6 +145,77 @@ TEST_F(PipelineTime, ObservesTheInstructionThatOverflows) {
     EXPECT_GE(cycles_, start + distance);
     EXPECT_LE(observed_->cycles, 1U) << "what it waited for comes before it";
   }
+}
+
+/// A loop of a compare with memory, the branch behind it, which it is fused with, and a jump.
+class PairInALoop : public PipelineTime {
+ protected:
+  PairInALoop() {
+    std::uint64_t at = cpu.add(compare, X86("cmp (%rbx), %eax"));
+    at = cpu.add(at, X86("je .+2"));
+    cpu.add_jump(at, compare);
+    guest.backend.registers.rip = compare;
+  }
+  /// Counts instructions with a record of the one that overflows or, armed, of the next one.
+  void record(std::uint64_t distance, bool armed) {
+    vpmu::CountPlan plan;
+    plan.size = 1;
+    plan.entries[0] = {.counter = CounterId::gp(1),
+                       .counts = Counts::instructions,
+                       .usr = true,
+                       .os = true,
+                       .distance = distance,
+                       .precise = true,
+                       .armed = armed};
+    ASSERT_TRUE(source_.program(plan));
+  }
+  static constexpr std::uint64_t compare = code + 0x100, branch = compare + 2, behind = branch + 2;
+};
+
+// Rule P2a.
+TEST_F(PairInALoop, RetiresAsOne) {
+  ASSERT_NO_FATAL_FAILURE(record(1ULL << 48, true));
+  unsigned pairs = 0;
+  for (unsigned n = 0; n < 1000; ++n) {
+    const auto end = source_.run(guest.backend, std::nullopt);
+    ASSERT_TRUE(end);
+    if (!end->retired || end->retired->what.ip.value() != compare) continue;
+    const vpmu::Retirement& r = end->retired->what;
+    if (r.branch_offset == 0) continue;  // KVM ran it
+    ++pairs;
+    EXPECT_EQ(r.ip + r.branch_offset, vpmu::GuestLinear{branch});
+    EXPECT_EQ(r.next_ip.value(), behind);
+    EXPECT_EQ(end->retired->registers[vpmu::Slot::rip], behind);
+    EXPECT_TRUE(r.macro_fused);
+    EXPECT_EQ(r.branch.kind, vpmu::BranchKind::conditional);
+    ASSERT_TRUE(r.has_load);
+    EXPECT_EQ(r.load.address.value(), data);
+    EXPECT_NE(r.load.latency, 0U);
+  }
+  EXPECT_GT(pairs, 400U);
+}
+
+// Rule D2: whichever of its instructions overflows, what is observed then is the pair.
+TEST_F(PairInALoop, IsObservedAsOneWhereItOverflows) {
+  unsigned pairs = 0;
+  for (std::uint64_t distance = 50; distance < 56; ++distance) {
+    ASSERT_NO_FATAL_FAILURE(record(distance, false));
+    std::uint64_t passed = 0;
+    vpmu::GuestLinear at;
+    while (passed < distance) {
+      const auto end = source_.run(guest.backend, std::nullopt);
+      ASSERT_TRUE(end);
+      const auto deltas = source_.sync(guest.backend);
+      ASSERT_TRUE(deltas);
+      passed += (*deltas)[CounterId::gp(1)];
+      if (!end->retired) continue;
+      passed += end->retired->what.instructions();
+      at = end->retired->what.ip;
+    }
+    EXPECT_NE(at.value(), branch) << distance;
+    pairs += at.value() == compare ? 1 : 0;
+  }
+  EXPECT_GE(pairs, 2U);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace vpmu::exec::bench {
 /// predicted: what the clock alone costs.
 class HitTimer final : public Observer, private uarch::CodeFetcher {
  public:
-  explicit HitTimer(uarch::CoreClock& clock) : clock_{clock} { clock.fetch_by(*this); }
+  explicit HitTimer(uarch::CoreClock& clock) : clock_{clock} { clock.fetch_by(*this, {}); }
 
   void saw(std::span<const Seen> all) override { tell(all, *this); }
   void saw_blocks(SeenBlocks& all) override {

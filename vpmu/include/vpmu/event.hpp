@@ -50,6 +50,7 @@ enum class Counts : std::uint8_t {
   mispredicts_call_indirect,
   mispredicts_indirect,    ///< Retired mispredicted indirect near jumps and calls.
   mispredicts_return,      ///< Retired mispredicted near returns.
+  baclears,                ///< Branches of which nobody knew before they were decoded: the front end began anew.
   loads,                   ///< Retired instructions with at least one load.
   stores,                  ///< Retired instructions with at least one store.
   load_uops,               ///< Retired loads: each one of an instruction that makes several.

@@ -34,6 +34,7 @@ inline constexpr MsrIndex IA32_MCG_CAP{0x179};
 inline constexpr MsrIndex IA32_MCG_STATUS{0x17A};
 inline constexpr MsrIndex IA32_PERFEVTSEL0{0x186};
 inline constexpr MsrIndex IA32_MISC_ENABLE{0x1A0};
+inline constexpr MsrIndex MSR_MISC_FEATURE_CONTROL{0x1A4};
 inline constexpr MsrIndex MSR_OFFCORE_RSP_0{0x1A6};
 inline constexpr MsrIndex MSR_LBR_SELECT{0x1C8};
 inline constexpr MsrIndex MSR_LASTBRANCH_TOS{0x1C9};

@@ -60,10 +60,9 @@ struct CountPlan {
   bool branches_stored{};  ///< BTS: a record is written after each, which may fault. Report each by Pmu::retire(), or
                            ///< in bulk at most as many as Pmu::branches_storable() says.
   LbrFilter lbr_filter{};  ///< The branches that Pmu::record_branches() must be given.
-  bool fusion_wanted{};    ///< Retirement::macro_fused has an effect: an event counts it, or the option macro_fusion is
-                           ///< on.
-  bool caches_wanted{};    ///< Somebody beside the core counts what its caches do, such as the package's uncore: a
-                           ///< source with a model of them must run it. Pmu::plan() leaves it unset.
+  std::uint8_t prefetchers_off{};  ///< MSR_MISC_FEATURE_CONTROL: reg::misc_feature_control.
+  bool caches_wanted{};  ///< Somebody beside the core counts what its caches do, such as the package's uncore: a
+                         ///< source with a model of them must run it. Pmu::plan() leaves it unset.
 
   /// The first `size` entries.
   [[nodiscard]] std::span<const PlanEntry> active() const { return std::span{entries}.first(size); }

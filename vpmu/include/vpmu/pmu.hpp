@@ -19,7 +19,6 @@ namespace vpmu {
 /// The choices that the manual leaves open. The defaults are the documented ones.
 struct PmuPolicies {
   std::uint32_t skid_events{0};        ///< Events that pass between overflow and arming (rule P2).
-  bool macro_fusion{false};            ///< A record for a fused compare is written after its branch (rule P2a).
   std::uint32_t load_tag_interval{1};  ///< Mean number of loads per tagged load; 1 tags all (rule L11).
 };
 
@@ -210,7 +209,6 @@ class Pmu {
   // service.cpp
   [[nodiscard]] bool is_trigger(CounterId c, std::uint64_t events);
   [[nodiscard]] bool late_without_instruction(CounterId c, std::uint64_t events);
-  void hold_fused(Boundary& b, const Retirement& r);
   void serve(Boundary& b, const Retirement* r, GuestEnv& env);
   void end_waits(Boundary& b);
   void post_waiting(Boundary& b, CounterSet over);
@@ -242,6 +240,7 @@ class Pmu {
   [[nodiscard]] PebsRecord compose(CounterSet triggers, const Retirement& r) const;
   [[nodiscard]] std::uint64_t record_status(CounterSet served) const;
   void keep_tagged_load(const MemAccess& load);
+  [[nodiscard]] GuestLinear trigger_of(CounterSet triggers, const Retirement& r) const;
   void compose_tagged_load(PebsRecord& record) const;
   void compose_memory(PebsRecord& record, CounterSet triggers, const Retirement& r) const;
 

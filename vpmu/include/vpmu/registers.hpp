@@ -98,6 +98,16 @@ using MWAIT = Bits<18>;
 inline constexpr std::uint64_t writable = 0x44'00C5'0009;
 }  // namespace misc_enable
 
+/// MSR_MISC_FEATURE_CONTROL: 1 turns a hardware prefetcher off. Intel, "Disclosure of Hardware Prefetcher Control on
+/// Some Intel Processors" (2014), Nehalem to Broadwell; Skylake is taken to be as these. The other bits are reserved.
+namespace misc_feature_control {
+using L2_STREAMER = Bits<0>;
+using L2_ADJACENT_LINE = Bits<1>;
+using DCU_NEXT_LINE = Bits<2>;
+using DCU_IP = Bits<3>;
+inline constexpr std::uint64_t writable = 0xF;
+}  // namespace misc_feature_control
+
 /// MSR_PEBS_LD_LAT_THRESHOLD. SDM 3B figure 18-23.
 namespace pebs_ld_lat {
 using THRESHOLD = Bits<15, 0>;

@@ -177,10 +177,11 @@ struct FrontendOutcome {
   std::uint8_t l1i_misses{}, itlb_stlb_hits{}, itlb_walks{};
   /// Those of these pages that are large or huge.
   std::uint8_t itlb_large_stlb_hits{}, itlb_large_walks{}, itlb_huge_walks{};
+  std::uint8_t baclears{};  ///< 1: a branch of which nobody knew before it was decoded.
 };
 
-/// What one retired instruction did: the unit in which precise sources feed the PMU. A faulting instruction has not
-/// retired (rule Q10); a REP string instruction retires once (rule C5).
+/// What one retired instruction, or a macro-fused pair, did: the unit in which precise sources feed the PMU. A faulting
+/// instruction has not retired (rule Q10); a REP string instruction retires once (rule C5).
 struct Retirement {
   GuestLinear ip;        ///< First byte of the instruction, CS base added (rule P4).
   GuestLinear next_ip;   ///< The next instruction to run: the target of a taken branch (rule P3).
@@ -190,7 +191,10 @@ struct Retirement {
   /// Its loads and stores besides the one that `has_load` or `has_store` says: CMPS makes two loads, a repeated string
   /// instruction one for each element. -1: it did no element.
   std::int32_t more_loads{}, more_stores{};
-  bool macro_fused{};  ///< Fuses with the following branch (option macro_fusion, rule P2a; UOPS_RETIRED.MACRO_FUSED).
+  bool macro_fused{};  ///< One micro-operation with the branch behind it: for UOPS_RETIRED.MACRO_FUSED.
+  /// Of such a pair that retires as one (rule P2a): the bytes from its compare, at `ip`, to its branch. `next_ip`,
+  /// `branch` and `registers` are the branch's, the accesses the compare's. 0: one instruction.
+  std::uint8_t branch_offset{};
   InstructionClass kind{};
   MemAccess load{};
   MemAccess store{};
@@ -208,6 +212,9 @@ struct Retirement {
   bool has_pipeline{};
   /// Registers after the instruction; only read when a record is written, may be null when nothing is armed.
   const PebsRegisters* registers{};
+
+  /// How many instructions have retired: 1, or 2 of a pair.
+  [[nodiscard]] constexpr std::uint64_t instructions() const { return branch_offset == 0 ? 1 : 2; }
 };
 
 }  // namespace vpmu

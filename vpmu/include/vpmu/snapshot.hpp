@@ -22,6 +22,7 @@ struct PmuState {
   std::uint64_t global_status{};
   std::uint64_t debugctl{};
   std::uint64_t misc_enable{};
+  std::uint64_t misc_feature_control{};
   std::uint64_t pebs_enable{};
   std::uint64_t ds_area{};
   std::uint64_t pebs_ld_lat_threshold{};
@@ -40,8 +41,6 @@ struct PmuState {
   std::uint64_t overflowed{};        ///< CounterSet: PEBS-enabled and overflowed, not served yet (rule P6).
   std::uint64_t pmi_after_assist{};  ///< CounterSet: overflow PMI that waits for the assist (rule Q5).
   std::uint64_t pmi_waited{};        ///< Calls of settle() and retire() for which it has waited (rule Q5a).
-  std::uint64_t fused_trigger{};     ///< CounterSet: triggers held for the second half of a fused pair (rule P2a).
-  std::array<std::uint64_t, slot_count> fused_record{};     ///< Of its first half: PebsRecord::value.
   std::array<std::uint64_t, max_gp_counters> skid_left{};   ///< Events until an armed counter may trigger (rule P2).
   std::array<std::uint64_t, max_gp_counters> open_cycle{};  ///< Events in the cycle that has not ended (rule C4).
   std::uint64_t condition{};           ///< CounterSet: the CMASK condition held in the last cycle (EDGE, rule C4).
@@ -55,7 +54,7 @@ struct PmuState {
 
 /// A PMU at rest, for save, restore and migration.
 struct PmuSnapshot {
-  static constexpr std::uint64_t current_version = 5;
+  static constexpr std::uint64_t current_version = 6;
   static constexpr std::uint64_t magic_value = 0x554D5056'50414E53;  // "SNAPVPMU"
   std::uint64_t magic{magic_value};
   std::uint64_t version{current_version};

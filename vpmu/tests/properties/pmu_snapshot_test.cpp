@@ -88,7 +88,7 @@ void apply(PebsSession& s, const Operation& o, unsigned k) {
     case Kind::write: s.write(settings[o.choice].index, settings[o.choice].value); return;
     case Kind::load:
       r.load.latency = static_cast<std::uint16_t>(o.value * 10);
-      r.macro_fused = o.value == 3;
+      r.branch_offset = o.value == 3 ? 2 : 0;
       break;
     case Kind::store: break;
     case Kind::branch:
@@ -110,9 +110,7 @@ void apply(PebsSession& s, const Operation& o, unsigned k) {
 PmuConfig any_config() {
   PmuConfig config;
   config.seed = *rc::gen::inRange<std::uint64_t>(0, 4);
-  config.policies = {.skid_events = *rc::gen::inRange(0U, 3U),
-                     .macro_fusion = *rc::gen::arbitrary<bool>(),
-                     .load_tag_interval = *rc::gen::inRange(0U, 4U)};
+  config.policies = {.skid_events = *rc::gen::inRange(0U, 3U), .load_tag_interval = *rc::gen::inRange(0U, 4U)};
   return config;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -40,11 +41,15 @@ class AnyBlocks {
   }
   [[nodiscard]] std::vector<TimedAccess> accesses(std::size_t count) {
     std::vector<TimedAccess> made(count);
-    for (TimedAccess& one : made)
+    for (TimedAccess& one : made) {
       one = at(random() % 512, static_cast<std::uint16_t>(1 << random() % 6),
                static_cast<std::uint16_t>(random() % 4 == 0 ? random() % 300 : 0));
+      one.level = level();
+    }
     return made;
   }
+  /// Of a load that is late.
+  [[nodiscard]] HitLevel level() { return std::array{HitLevel::lfb, HitLevel::l2, HitLevel::dram}.at(random() % 3); }
   [[nodiscard]] BlockRun run() {
     return {.mispredicted = random() % 8 == 0,
             .taken = random() % 4 == 0,

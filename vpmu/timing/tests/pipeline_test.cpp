@@ -18,6 +18,7 @@ double cycles(Assembled code, const Microarchitecture& on = skylake, const std::
   const auto instructions = timed_block(std::as_bytes(code), on);
   if (!instructions) return -1;
   Pipeline pipeline{on};
+  pipeline.transfers_take({.from = {0, 12, 44, 200}, .channel = 5});
   Time warm{};
   for (unsigned copy = 0; copy < warm_up + measured; ++copy) {
     if (copy == warm_up) warm = pipeline.now();
@@ -44,6 +45,7 @@ TEST(Pipeline, IndependentOnesTakeTheirPorts) {
   EXPECT_CYCLES(4. / 3, X86("add $1, %rax; add $1, %rbx; add $1, %rcx; add $1, %rdx"), ivy_bridge);
   EXPECT_CYCLES(2, X86("imul $3, %r8, %rax; imul $3, %r8, %rbx")) << "port 1 alone multiplies";
   EXPECT_CYCLES(1, X86("mov (%r8), %rax; mov (%r8), %rbx"), skylake, {at(0), at(64)}) << "two loads a cycle";
+  EXPECT_CYCLES(2, X86("mov (%r8), %rax; mov (%r8), %rbx"), nehalem, {at(0), at(64)}) << "one load a cycle";
   EXPECT_CYCLES(2, X86("mov %rax, (%r8); mov %rbx, (%r8)"), skylake, {at(0), at(64)}) << "one store a cycle";
 }
 
@@ -51,6 +53,52 @@ TEST(Pipeline, IdiomsTakeOnlyIssueWidth) {
   EXPECT_CYCLES(1, X86("xor %eax, %eax; xor %ebx, %ebx; xor %ecx, %ecx; xor %edx, %edx"));
   EXPECT_CYCLES(1, X86("imul %rax, %rax; xor %eax, %eax")) << "a new chain begins";
   EXPECT_CYCLES(1, X86("add %rax, %rbx; mov %rbx, %rax")) << "the move has no latency";
+}
+
+/// An access that the L1 lacks. Its line, which is on its way from memory, has that number; one more from memory comes
+/// with it.
+TimedAccess from_memory(std::uint32_t number) {
+  TimedAccess access{.physical = 0x1'0000, .bytes = 8, .late = 196, .level = HitLevel::dram};
+  access.transfers.begin(number, uarch::Transfers::memory);
+  access.transfers.begin(number + 1, uarch::Transfers::memory);
+  return access;
+}
+/// One that finds its line in the L2, or will.
+TimedAccess from_l2(std::uint32_t awaited) {
+  TimedAccess access{.physical = 0x2'0000, .bytes = 8, .late = 8, .level = HitLevel::l2};
+  access.transfers.wait_for(uarch::Transfers::name(awaited));
+  return access;
+}
+
+TEST(Pipeline, ALoadWaitsForALineThatIsOnItsWay) {
+  const auto both = [](const TimedAccess& first, const TimedAccess& second) { return std::vector{first, second}; };
+  EXPECT_CYCLES(212, X86("mov (%rax), %rax; mov (%rax), %rax"), skylake, both(from_memory(1), from_l2(1)))
+      << "when the second one begins, its line is there";
+  EXPECT_CYCLES(206, X86("mov (%rax), %rcx; mov (%rax), %rbx; and %rbx, %rax"), skylake,
+                both(from_memory(1), from_l2(2)))
+      << "they begin at the same time; the line of the second comes behind that of the first";
+  EXPECT_CYCLES(13, X86("mov (%r8), %rcx; mov (%rax), %rbx; and %rbx, %rax"), skylake, both(at(0), from_l2(3)))
+      << "it came long ago";
+}
+
+// 64 bytes take their time on memory's channels, however many lines are on their way.
+TEST(Pipeline, LinesFromMemoryComeOneAfterTheOther) {
+  constexpr unsigned lines = 400;
+  const auto code = X86("mov (%r8), %rax");
+  const auto instructions = timed_block(std::as_bytes(code), skylake);
+  ASSERT_TRUE(instructions);
+  for (const unsigned channel : {5U, 50U}) {
+    Pipeline pipeline{skylake};
+    pipeline.transfers_take({.from = {0, 12, 44, 200}, .channel = static_cast<std::uint16_t>(channel)});
+    for (std::uint32_t n = 0; n < lines; ++n) {
+      TimedAccess access{.physical = std::uint64_t{n} * 64, .bytes = 8, .late = 196, .level = HitLevel::dram};
+      access.transfers.begin(n, uarch::Transfers::memory);
+      pipeline.retire(make_block(*instructions, n * code.size(), skylake), {&access, 1});
+    }
+    // The ten fill buffers let one through in each twenty cycles.
+    const double each = static_cast<double>(pipeline.now()) / cycle / lines;
+    EXPECT_NEAR(each, std::max(20U, channel), 0.5) << channel;
+  }
 }
 
 // Retirement is in order: a store that follows a load that waits for another store goes to the L1 behind that, however
@@ -112,7 +160,8 @@ TEST(Pipeline, CodeThatNeedsTooManyLinesDoesNotFitTheMicroOpCache) {
 }
 
 TEST(Pipeline, TheTimesOfALineFitABlock) {
-  for (const Microarchitecture* const on : {&sandy_bridge, &ivy_bridge, &haswell, &broadwell, &skylake, &skylake_sp}) {
+  for (const Microarchitecture* const on :
+       {&nehalem, &sandy_bridge, &ivy_bridge, &haswell, &broadwell, &skylake, &skylake_sp}) {
     Tick most = 0;
     for (const Assembled& line : {X86(".rept 32; fnstenv (%rax); .endr\n"), X86(".rept 32; idiv %ecx; .endr\n"),
                                   X86(".rept 32; emms; .endr\n"), X86(".rept 12; add $0x1234, %ax; .endr\n")}) {
@@ -215,6 +264,25 @@ TEST(Pipeline, MissesOverlapUnlessOneWaitsForTheOther) {
   EXPECT_CYCLES(204. / 28, X86("mov (%r8), %rax; .rept 7; xor %ebx, %ebx; .endr\n"), skylake, {at(0, 8, late)});
   const Assembled code = X86("mov (%r8), %rax; add %r9, %rbx; xor %ebx, %ebx");
   EXPECT_EQ(cycles(code, skylake, {at(0, 8, 20)}), cycles(code, skylake, {at(0)})) << "a short one is hidden";
+}
+
+// 248966: ten fill buffers. Two hundred cycles each, with the L1's.
+TEST(Pipeline, FillBuffersBoundMissesThatOverlap) {
+  constexpr std::uint16_t late = 196;
+  const auto misses = [](std::size_t count, HitLevel level) {
+    std::vector accesses(count, at(0, 8, late));
+    for (TimedAccess& access : accesses) access.level = level;
+    return accesses;
+  };
+  const Assembled independent = X86(".rept 20; mov (%r8), %rbx; .endr\n");
+  for (const HitLevel level : {HitLevel::l2, HitLevel::l3, HitLevel::l3_modified, HitLevel::dram})
+    EXPECT_CYCLES(200. * 20 / 10, independent, skylake, misses(20, level));
+  EXPECT_LT(cycles(independent, skylake, misses(20, HitLevel::lfb)), 200. * 20 / 70) << "they wait for others' lines";
+  const Assembled chain = X86(".rept 20; mov (%rbx), %rbx; .endr\n");
+  EXPECT_CYCLES(200. * 20, chain, skylake, misses(20, HitLevel::dram)) << "one at a time";
+  // Of a chain there is one, however many of it wait for their addresses, and nine are left.
+  const Assembled both = X86(".rept 2; mov (%rbx), %rbx; .rept 9; mov (%r8), %rcx; .endr; .endr\n");
+  EXPECT_CYCLES(200. * 2, both, skylake, misses(20, HitLevel::dram));
 }
 
 // The refill, and the cycle in which the pair executes: Microarchitecture::refill says who measured it.

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "exec/tests/fixtures/assembled.hpp"
 
 namespace vpmu::timing {
@@ -30,6 +32,7 @@ TEST(TimedInstruction, AccessesBecomeMicroOpsAndJoinTheirInstruction) {
 // their destination.
 TEST(TimedInstruction, AnIndexedAddressSplitsTheMicroOp) {
   const auto slots = [](Assembled code, const Microarchitecture& on) { return timed(code, on).at(0).slots; };
+  EXPECT_EQ(slots(X86("add (%rbx,%rcx,8), %rax"), nehalem), 1);
   EXPECT_EQ(slots(X86("add (%rbx,%rcx,8), %rax"), ivy_bridge), 2);
   EXPECT_EQ(slots(X86("add (%rbx,%rcx,8), %rax"), haswell), 1);
   EXPECT_EQ(slots(X86("vaddps (%rbx,%rcx,8), %ymm0, %ymm1"), haswell), 2);
@@ -38,11 +41,13 @@ TEST(TimedInstruction, AnIndexedAddressSplitsTheMicroOp) {
 
 // 248966, macro-fusion.
 TEST(TimedInstruction, ACompareFusesWithTheBranchesThatItMay) {
-  const auto fuses = [](Assembled code) { return timed(code).at(1).fuses; };
+  const auto fuses = [](Assembled code, const Microarchitecture& on = skylake) { return timed(code, on).at(1).fuses; };
   EXPECT_TRUE(fuses(X86("cmp %rax, %rbx; 1: jne 1b")));
   EXPECT_TRUE(fuses(X86("cmp %rax, %rbx; 1: jb 1b")));
   EXPECT_TRUE(fuses(X86("test %rax, %rbx; 1: js 1b")));
   EXPECT_TRUE(fuses(X86("dec %rax; 1: jnz 1b")));
+  EXPECT_TRUE(fuses(X86("cmp %rax, %rbx; 1: jne 1b"), nehalem));
+  EXPECT_FALSE(fuses(X86("dec %rax; 1: jnz 1b"), nehalem)) << "before Sandy Bridge only CMP and TEST";
   EXPECT_FALSE(fuses(X86("dec %rax; 1: jb 1b"))) << "INC and DEC leave the carry";
   EXPECT_FALSE(fuses(X86("cmp %rax, %rbx; 1: js 1b")));
   EXPECT_FALSE(fuses(X86("cmpl $1, (%rbx); 1: jne 1b"))) << "memory and an immediate";
@@ -51,7 +56,11 @@ TEST(TimedInstruction, ACompareFusesWithTheBranchesThatItMay) {
   EXPECT_EQ(pair[0].slots + pair[1].slots, 1);
 }
 
-TEST(TimedInstruction, IdiomsTakeNoPort) {
+TEST(TimedInstruction, IdiomsTakeNoPortFromSandyBridgeOn) {
+  for (const TimedInstruction& i : timed(X86("xor %eax, %eax; nop"), nehalem)) {
+    EXPECT_TRUE(std::ranges::any_of(i.ports, [](std::uint16_t busy) { return busy != 0; }));
+    EXPECT_TRUE(i.sources.empty());
+  }
   const auto block = timed(X86("xor %eax, %eax; vpxor %xmm1, %xmm1, %xmm2; mov %rbx, %rax; movaps %xmm1, %xmm2; nop"));
   ASSERT_EQ(block.size(), 5U);
   for (const TimedInstruction& i : block) {

@@ -44,7 +44,7 @@ TEST_F(AProcessorModel, TellsWhereALoadFoundItsData) {
   const Retirement cold = run({load_of(0x1000)}, true, false);
   EXPECT_EQ(cold.load.level, HitLevel::dram);
   EXPECT_TRUE(cold.load.stlb_miss);
-  EXPECT_GT(cold.load.latency, 200);
+  EXPECT_GT(cold.load.latency, 100);
   const Retirement warm = run({load_of(0x1008)}, true, false);
   EXPECT_EQ(warm.load.level, HitLevel::l1);
   EXPECT_FALSE(warm.load.stlb_miss);

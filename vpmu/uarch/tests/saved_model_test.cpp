@@ -87,8 +87,8 @@ bool same(const Retirement& a, const Retirement& b) {
   return a.load.level == b.load.level && a.load.latency == b.load.latency && a.load.stlb_miss == b.load.stlb_miss &&
          a.store.level == b.store.level && a.store.stlb_miss == b.store.stlb_miss &&
          a.branch.mispredicted == b.branch.mispredicted && a.frontend.dsb_miss == b.frontend.dsb_miss &&
-         a.frontend.l1i_misses == b.frontend.l1i_misses && a.frontend.itlb_stlb_hits == b.frontend.itlb_stlb_hits &&
-         a.frontend.itlb_walks == b.frontend.itlb_walks;
+         a.frontend.l1i_misses == b.frontend.l1i_misses && a.frontend.baclears == b.frontend.baclears &&
+         a.frontend.itlb_stlb_hits == b.frontend.itlb_stlb_hits && a.frontend.itlb_walks == b.frontend.itlb_walks;
 }
 
 TEST(AProcessorModelThatIsSaved, GoesOnAsItWouldHave) {

@@ -246,7 +246,7 @@ TEST_F(Threads, HaveHalfOfTheTlbForCode) {
 /// Three cycles for each instruction, told when it is asked.
 class SlowClock final : public CoreClock {
  public:
-  void fetch_by(CodeFetcher& /*fetcher*/) override {}
+  void fetch_by(CodeFetcher& /*fetcher*/, const TransferTimes& /*times*/) override {}
   BlockCode code_of(const SeenBlock& /*block*/) override { return {}; }
   void retire(const BlockCode& /*code*/, std::size_t /*number*/, std::span<const ClockedAccess> /*accesses*/,
               const CodeArrival& /*arrival*/) override {}

@@ -78,7 +78,7 @@ class Bulk {
   void follow(const vpmu::CountPlan& plan) {
     plan_ = plan;
     budget_ = 0;
-    if (plan.branches_wanted || plan.fusion_wanted) return;
+    if (plan.branches_wanted) return;
     std::uint64_t nearest = ~std::uint64_t{0};
     for (const vpmu::PlanEntry& e : plan.active()) {
       if (e.per_cycle || e.armed || !is_sum(e.counts)) return;

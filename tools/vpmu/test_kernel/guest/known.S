@@ -21,9 +21,9 @@ vpmu_known_first:
 vpmu_known_load:
         mov     (%r9), %rax
         inc     %rax
+        dec     %r10d                   # not before its branch, with which it would be one
 vpmu_known_store:
         mov     %rax, 8(%r9)
-        dec     %r10d
 vpmu_known_jump:
         jnz     vpmu_known_load
 vpmu_known_last:
@@ -32,18 +32,25 @@ vpmu_known_last:
         syscall
         ret
 
-# uint64_t vpmu_known_walk(int group_leader, const void* memory, unsigned lines): loads from each of so many lines of a cache, one
-# behind the other, while the group counts.
+# uint64_t vpmu_known_walk(int group_leader, const void* memory, unsigned lines, unsigned step): loads from each of so many lines of a cache, a power of
+# two, while the group counts: each so many lines behind the one before, an odd number, and from the beginning again.
         .globl  vpmu_known_walk
 vpmu_known_walk:
         mov     %rsi, %r9
         mov     %edx, %r8d
+        mov     %ecx, %r10d
+        shl     $6, %r10
         mov     $enable, %esi
         mov     $group, %edx
         mov     $ioctl, %eax
         syscall
-1:      mov     (%r9), %rax
-        add     $64, %r9
+        mov     %r8, %r11
+        shl     $6, %r11
+        dec     %r11
+        xor     %ecx, %ecx
+1:      mov     (%r9,%rcx), %rax
+        add     %r10, %rcx
+        and     %r11, %rcx
         dec     %r8d
         jnz     1b
         mov     $disable, %esi

@@ -6,7 +6,7 @@
 // call and disables them by its last.
 extern "C" {
 void vpmu_known_loop(int group_leader, unsigned rounds, std::uint64_t* memory);
-std::uint64_t vpmu_known_walk(int group_leader, const void* memory, unsigned lines);
+std::uint64_t vpmu_known_walk(int group_leader, const void* memory, unsigned lines, unsigned step);
 void vpmu_known_lines(int group_leader, unsigned rounds);
 void vpmu_known_calls(int group_leader, unsigned rounds);
 void vpmu_known_frames(int group_leader, unsigned rounds);

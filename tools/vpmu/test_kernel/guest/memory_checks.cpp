@@ -103,12 +103,14 @@ class WalkedMemory {
   static constexpr std::uint64_t page_bytes = 4096;
   static constexpr std::uint64_t pages = walked_bytes / page_bytes;
 
+  /// In lines, of a walk: one behind the other; or each in another page, where no prefetcher expects it.
+  static constexpr unsigned next_line = 1, next_page = 67;
   /// Checks an event's count while all of the memory is read.
   void check(std::string_view name, const perf_event_attr& event, std::uint64_t expected, std::string_view what,
-             Report& report) const {
+             Report& report, unsigned step = next_line) const {
     if (memory_ == nullptr) return report.check(name, false, "memory", "none");
     const OpenedEvent opened = open_event(event);
-    if (!opened.is_refused()) vpmu_known_walk(opened.fd.get(), memory_, walked_lines);
+    if (!opened.is_refused()) vpmu_known_walk(opened.fd.get(), memory_, walked_lines, step);
     const std::uint64_t count = count_of(opened).value_or(0);
     report.check(name, count >= expected - expected / 10 && count <= expected + expected / 10,
                  decimal(expected) + ' ' + std::string{what} + ", give or take a tenth",
@@ -139,7 +141,7 @@ void check_offcore(const Processor& processor, const WalkedMemory& memory, Repor
   }
   perf_event_attr event = raw_event(offcore_response, Counts::user);
   event.config1 = processor.offcore;
-  memory.check("offcore", event, walked_lines, "reads", report);
+  memory.check("offcore", event, walked_lines, "reads", report, WalkedMemory::next_page);
 }
 
 }  // namespace

@@ -113,8 +113,8 @@ void check_callers(Report& report) {
 }  // namespace
 
 std::uint64_t KnownLoop::address(std::uint64_t number) const {
-  const std::array inside{address_of(vpmu_known_load), address_of(vpmu_known_load) + 3, address_of(vpmu_known_store),
-                          address_of(vpmu_known_store) + 4, address_of(vpmu_known_jump)};
+  const std::array inside{address_of(vpmu_known_load), address_of(vpmu_known_load) + 3, address_of(vpmu_known_load) + 6,
+                          address_of(vpmu_known_store), address_of(vpmu_known_jump)};
   if (number == 0) return address_of(vpmu_known_first);
   if (number > std::uint64_t{instructions_of_round} * rounds) return 0;
   return inside[(number - 1) % instructions_of_round];
