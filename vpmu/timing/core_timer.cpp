@@ -15,8 +15,9 @@ constexpr std::uint64_t string_bytes = 16;
 constexpr TimedAccess unknown_load{.physical = 1ULL << 63, .bytes = 1};
 constexpr TimedAccess unknown_store{.physical = 1ULL << 63 | 2048, .bytes = 1};
 
-TimedAccess without_wait(TimedAccess access) {
-  access.late = 0;
+/// The store of an instruction that has loaded from there: what its load has waited for is there.
+TimedAccess behind_load(TimedAccess access, std::uint16_t late) {
+  access.late = late;
   access.transfers = {};
   return access;
 }
@@ -51,7 +52,7 @@ std::shared_ptr<const CoreTimer::Note> CoreTimer::make_note(const SeenBlock& blo
   for (const TimedInstruction& i : timed_code(block.code, block.bits, on_)) {
     if (note->steps.size() == block.instructions) break;
     if (!i.has_row) count_without_row(block.code.subspan(offset), block.bits);
-    note->steps.push_back({.offset = offset, .loads = i.loads, .stores = i.stores});
+    note->steps.push_back({.offset = offset, .loads = i.loads, .stores = i.stores, .is_locked = i.is_locked});
     offset = static_cast<std::uint16_t>(offset + i.length);
   }
   note->steps.push_back({.offset = offset});
@@ -142,7 +143,7 @@ void CoreTimer::place(const Note& note, const SeenBlock& block) {
         first += note.steps[instruction].loads + std::size_t{note.steps[instruction].stores};
       const Step& i = note.steps[instruction];
       Place place;
-      if ((a.both || !a.is(Seen::store)) && loads < i.loads) place.load = static_cast<std::uint16_t>(first + loads++);
+      if ((a.both || !a.is(Seen::store) || i.is_locked) && loads < i.loads) place.load = static_cast<std::uint16_t>(first + loads++);
       if ((a.both || a.is(Seen::store)) && stores < i.stores)
         place.store = static_cast<std::uint16_t>(first + i.loads + stores++);
       is_direct &=
@@ -193,9 +194,8 @@ std::span<const TimedAccess> CoreTimer::placed(const Note& note, std::size_t num
   const Place* place = note.places.data() + note.parts[number].first_access;
   for (const uarch::ClockedAccess& access : accesses) {
     if (place->load != Place::none) scratch_[place->load] = access;
-    // As in access().
     if (place->store != Place::none)
-      scratch_[place->store] = place->load == Place::none ? access : without_wait(access);
+      scratch_[place->store] = place->load == Place::none ? access : behind_load(access, access.store_late);
     ++place;
   }
   return scratch_;
@@ -230,12 +230,11 @@ void CoreTimer::access(bool store, const uarch::ClockedAccess& access, std::uint
   auto& these = store ? of.stores : of.loads;
   of.more.changed_code |= store && access.changed_code;
   if (count < these.size()) {
-    // The store of an instruction that has loaded from there hits the L1.
     const auto loads = std::span{of.loads}.first(store ? of.load_count : 0);
     const auto same = std::ranges::find_if(
         loads, [&](const auto& l) { return l.physical == access.physical && l.bytes == access.bytes; });
     if (same != loads.end()) same->transfers.append(access.transfers.begun());
-    these[count++] = same != loads.end() ? without_wait(access) : access;
+    these[count++] = same != loads.end() ? behind_load(access, access.late) : access;
   } else {
     of.more.add(access);
   }
@@ -279,7 +278,11 @@ void CoreTimer::take_accesses(const Step& i, std::uint64_t now) {
     open_.accesses.insert(open_.accesses.end(), i.stores, unknown_store);
     return;
   }
-  const Accessed& of = accessed_.front();
+  Accessed& of = accessed_.front();
+  if (i.is_locked && of.load_count == 0 && of.store_count == 1) {
+    of.loads[of.load_count++] = of.stores[0];
+    of.stores[0] = behind_load(of.stores[0], 0);
+  }
   for (unsigned n = 0; n < i.loads; ++n) open_.accesses.push_back(n < of.load_count ? of.loads[n] : unknown_load);
   for (unsigned n = 0; n < i.stores; ++n) open_.accesses.push_back(n < of.store_count ? of.stores[n] : unknown_store);
   for (unsigned n = i.loads; n < of.load_count; ++n) open_.more.add(of.loads[n]);

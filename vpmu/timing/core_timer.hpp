@@ -78,6 +78,7 @@ class CoreTimer final : public uarch::CoreClock {
   struct Step {
     std::uint16_t offset{};  ///< In bytes.
     std::uint8_t loads{}, stores{};
+    bool is_locked{};  ///< The line that it stores to, which is what is seen of it, is what it loads from.
   };
   /// The code of a part.
   struct PartCode {

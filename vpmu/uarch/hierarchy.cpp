@@ -76,10 +76,21 @@ Snoop Hierarchy::snooped(std::uint64_t line, bool loses_it) {
           .in_l3 = l3_.contains(l3_key(line))};
 }
 
-void Hierarchy::own(std::uint64_t line) {
-  if (owned_.touch(line)) return;
-  sharing_->own(*this, line);
+/// Before a store to a line that the L1 or the L2 has: the others lose it. Returns for how many cycles it waits for them;
+/// for a line that no one else has it does not.
+std::uint32_t Hierarchy::own(std::uint64_t line) {
+  if (owned_.touch(line)) return 0;
+  const Snoop others = sharing_->own(*this, line);
   owned_.insert(line);
+  if (others.in_core == Snoop::Found::nothing) return 0;
+  count_offcore(line, OffcoreRequest::demand_rfo, OffcoreSupplier::l3_shared);
+  return std::uint32_t{profile_->latency.l3} + profile_->latency.shared;
+}
+
+void Hierarchy::count_offcore(std::uint64_t line, OffcoreRequest request, OffcoreSupplier supplier) {
+  const unsigned cell = offcore_cell(request, supplier);
+  ++offcore_[thread_][cell];
+  ++llc_.slices[(line ^ line >> 7 ^ line >> 13) % slice_count_][cell];
 }
 
 // For a line that the L1 and the L2 lack.
@@ -195,18 +206,13 @@ Answer answer_of(const Snoop& others, bool in_l3) {
 /// Where a line that the L1 lacks is found; afterwards the L2 has it.
 HitLevel Hierarchy::below_l1(std::uint64_t line, OffcoreRequest request) {
   l3_.prefetch(l3_key(line));
-  if (l2_.touch(line)) {
-    if (sharing_ != nullptr && request == OffcoreRequest::demand_rfo) own(line);
-    return HitLevel::l2;
-  }
+  if (l2_.touch(line)) return HitLevel::l2;
   const Snoop others = ask_others(line, request);
   const bool in_l3 = l3_.touch(l3_key(line));
   if (!in_l3 && profile_->last_level == LastLevel::inclusive) fill_l3(line);
   fill_l2(line);
   const Answer answer = answer_of(others, in_l3 || others.in_l3);
-  const unsigned cell = offcore_cell(request, answer.supplier);
-  ++offcore_[thread_][cell];
-  ++llc_.slices[(line ^ line >> 7 ^ line >> 13) % slice_count_][cell];
+  count_offcore(line, request, answer.supplier);
   return answer.level;
 }
 
@@ -254,6 +260,7 @@ Hierarchy::Line Hierarchy::missed_line(std::uint64_t line, unsigned offset, Offc
   const bool is_on_its_way = !keeps_time_ && transfer != nullptr && transfer->to_l1 == 0;
   Line result{below_l1(line, request), 0};
   result.latency = latency_of(result.level);
+  if (result.level == HitLevel::l2 && is_to_be_owned(request)) result.latency += own(line);
   l1d_.insert(line);
   ++l1d_fills_[thread_];
   if (is_on_its_way && result.level == HitLevel::l2) {

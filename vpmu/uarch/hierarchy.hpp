@@ -33,6 +33,7 @@ struct DataResult {
   bool changed_code{};      ///< A store to a line of code that the L1I had.
   PageSize page{};
   std::uint16_t waits{};  ///< Cycles of `latency` for a line that was on its way already: an estimate.
+  std::uint16_t store_late{};  ///< Of a load and store: those for which the store waits behind the load.
   Transfers transfers{};
   friend bool operator==(const DataResult&, const DataResult&) = default;
 };
@@ -250,9 +251,12 @@ class Hierarchy {
     repeated_data_.drop(line);
     repeated_stores_.drop(line);
     if (!l1d_.touch(line)) return missed_line(line, offset, request);
-    if (sharing_ != nullptr && request == OffcoreRequest::demand_rfo) own(line);
-    if (!keeps_time_ || transfers_.find(line) != nullptr) return hit_line(line, offset);
-    return {HitLevel::l1, profile_->latency.l1};
+    const std::uint32_t until_owned = is_to_be_owned(request) ? own(line) : 0;
+    if (keeps_time_ && transfers_.find(line) == nullptr) [[likely]]
+      return {HitLevel::l1, profile_->latency.l1 + until_owned};
+    Line found = hit_line(line, offset);
+    found.latency += until_owned;
+    return found;
   }
   Line hit_line(std::uint64_t line, unsigned offset);
   Line missed_line(std::uint64_t line, unsigned offset, OffcoreRequest request);
@@ -279,7 +283,11 @@ class Hierarchy {
   std::uint16_t walk(std::uint64_t linear, PageSize size);
   std::uint16_t load_entry(std::uint64_t linear, unsigned level);
   [[nodiscard]] Snoop ask_others(std::uint64_t line, OffcoreRequest request);
-  void own(std::uint64_t line);
+  [[nodiscard]] bool is_to_be_owned(OffcoreRequest request) const {
+    return sharing_ != nullptr && request == OffcoreRequest::demand_rfo;
+  }
+  std::uint32_t own(std::uint64_t line);
+  void count_offcore(std::uint64_t line, OffcoreRequest request, OffcoreSupplier supplier);
   void fill_l2(std::uint64_t line);
   void fill_l3(std::uint64_t line);
   [[nodiscard]] std::uint16_t latency_of(HitLevel level) const;

@@ -164,6 +164,7 @@ inline ClockedAccess ProcessorModel::clocked(std::uint64_t physical, std::uint16
   return {.physical = physical,
           .bytes = std::max<std::uint16_t>(bytes, 1),
           .late = late,
+          .store_late = result.store_late,
           .level = result.level,
           .changed_code = result.changed_code,
           .transfers = result.transfers};
@@ -284,6 +285,12 @@ void ProcessorModel::saw(std::span<const Seen> all) {
     if (!saw_fast(seen)) tell(std::span{&seen, 1}, *this);
 }
 
+/// An instruction that has loaded stores to the same place.
+inline void ProcessorModel::join_store(Result& loaded, const Result& stored) const {
+  loaded.store_late = static_cast<std::uint16_t>(stored.latency - stored.waits - hierarchy_.profile().latency.l1);
+  loaded.transfers.append(stored.transfers.begun());
+}
+
 DataResult ProcessorModel::saw_access(const SeenBlocks& blocks, const BlockAccess& of, std::uint64_t at) {
   if (clock_ == nullptr) pass_to(blocks.now + of.instruction);
   SeenAccess access = blocks.access(of, at);
@@ -299,7 +306,7 @@ DataResult ProcessorModel::saw_access(const SeenBlocks& blocks, const BlockAcces
     const Result stored = of.both ? hierarchy_.store(data) : result;
     stores_.add(stored.level, stored.tlb, stored.page);
     result.changed_code |= stored.changed_code;
-    if (of.both) result.transfers.append(stored.transfers.begun());
+    if (of.both) join_store(result, stored);
   } else {
     came_to(access, result);
     if (of.both) {
@@ -307,7 +314,7 @@ DataResult ProcessorModel::saw_access(const SeenBlocks& blocks, const BlockAcces
       access.store = true;
       came_to(access, stored);
       result.changed_code |= stored.changed_code;
-      result.transfers.append(stored.transfers.begun());
+      join_store(result, stored);
     }
     if (retires) retired(loads, stores);
   }
@@ -426,10 +433,11 @@ void ProcessorModel::saw_in_pieces(const SeenBlocks& all, const SeenBlock& block
     const std::uint64_t now = all.now + a.instruction;
     clock_->reach(now);
     pass_to(now);
-    const ClockedAccess access = saw_hit(a, addresses[n])
-                                     ? hit(all, a, addresses[n])
-                                     : clocked(all.physical(addresses[n]), a.bytes, saw_access(all, a, addresses[n]));
+    ClockedAccess access = saw_hit(a, addresses[n])
+                               ? hit(all, a, addresses[n])
+                               : clocked(all.physical(addresses[n]), a.bytes, saw_access(all, a, addresses[n]));
     if (a.both || !a.is(Seen::store)) clock_->access(false, access, now);
+    if (a.both) access.late = access.store_late;
     if (a.both || a.is(Seen::store)) clock_->access(true, access, now);
   }
   clock_->retire_to(all.now + block.instructions);

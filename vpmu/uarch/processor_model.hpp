@@ -155,6 +155,7 @@ class ProcessorModel final : public Observer, private CodeFetcher {
     return front_.is_decoded != 0 || rip != front_.falls_through_to;
   }
   void came_to(const SeenAccess& access, const Result& result);
+  void join_store(Result& loaded, const Result& stored) const;
   void prefetched(const SeenAccess& a, const DataAccess& access, std::uint64_t now);
   void count_load(const Result& load);
   [[nodiscard]] std::uint64_t count_alone(Counts counts) const;

@@ -164,10 +164,10 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
                               .confine = hooks_.confine_vcpu};
   const vpmu::UncoreDesc* const uncore =
       resolved.model == nullptr ? nullptr : vpmu::describe(resolved.model->generation).uncore;
-  if (config.accel == Accel::soft)
+  if (config.accel == Accel::soft && uncore != nullptr)
     caches_ = std::make_unique<SharedCaches>(config.cpus, config.threads_per_core, uncore->caches.slices);
   const bool passes_through = resolved.passes_through();
-  if (!passes_through)
+  if (!passes_through && uncore != nullptr)
     uncore_ = std::make_unique<PackageUncore>(
         *uncore, config.threads_per_core, config.cpus, [this](unsigned id) { vcpus_[id]->kick_if_running(); },
         caches_ != nullptr && resolved.source == "exact" ? std::function{[this] { return caches_->llc(); }}

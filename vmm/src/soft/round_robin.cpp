@@ -50,7 +50,9 @@ std::uint64_t RoundRobin::length_of_turn() {
   if (members_.size() == 1) return ~0ULL;
   const std::uint64_t least = std::min(shortest, schedule_.turn);
   turn_ = std::exchange(is_contended_, false) ? std::max(turn_ / 4, least) : std::min(turn_ * 2, schedule_.turn);
-  return schedule_.seed == 0 ? turn_ : 1 + random_.next() % (2 * turn_ - 1);
+  if (schedule_.seed != 0) return 1 + random_.next() % (2 * turn_ - 1);
+  // Of one length they could always end at the same place of a loop, as between its load and its store.
+  return turn_ == schedule_.turn ? turn_ : turn_ / 2 + random_.next() % turn_;
 }
 
 bool RoundRobin::begin_next_turn() {

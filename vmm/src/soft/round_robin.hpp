@@ -65,9 +65,9 @@ class RoundRobin {
   void contend() { is_contended_ = true; }
   /// How long turns are now; very long for one processor alone. For the holder.
   [[nodiscard]] std::uint64_t turn() const { return members_.size() == 1 ? ~std::uint64_t{0} : turn_; }
-  /// Of a turn while processors contend. Lines go some 100 to 200 cycles (248966, chapter 2: a hit in another core's
-  /// L2, there and back).
-  static constexpr std::uint64_t shortest = 250;
+  /// Of a turn while processors contend, on average: while a line goes there and back. 248966, table 2-10: 60 cycles
+  /// from another core's L1 or L2 that has it changed.
+  static constexpr std::uint64_t shortest = 130;
   /// Whether the processor had something to run when the present turn began.
   [[nodiscard]] bool was_ready(unsigned id) const { return (ready_ >> id & 1) != 0; }
   /// Grows with each turn that goes to another processor than the one before.

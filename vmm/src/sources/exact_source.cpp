@@ -14,9 +14,9 @@ namespace {
 /// Where each instruction may take any number of ticks, the turn's ticks are looked at behind so many instructions, and
 /// nowhere else: so an interrupt comes at the same instruction whatever has stopped the engine in between. Fewer, if
 /// the turn is short: a power of two, so that what has begun with others goes on with these.
-constexpr std::uint64_t max_between_looks = 1024, min_between_looks = 64;
+constexpr std::uint64_t max_between_looks = 1024, min_between_looks = 8;
 std::uint64_t between_looks_in(std::uint64_t turn) {
-  return std::clamp(std::bit_floor(turn / 4), min_between_looks, max_between_looks);
+  return std::clamp(std::bit_floor(turn / 16), min_between_looks, max_between_looks);
 }
 
 /// Whether nothing comes before the vCPU's next instruction, except for what StepSource::deliverable() reports.

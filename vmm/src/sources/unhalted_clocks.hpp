@@ -13,7 +13,7 @@ struct Ticks {
   bool alone{true};        ///< The core's other thread was halted, or there is none.
 };
 
-/// RoundRobin core cycles into ticks of the slower clocks, without a rounding error: the part of a tick that is left
+/// Rounds core cycles into ticks of the slower clocks, without a rounding error: the part of a tick that is left
 /// over counts next time. The core runs at its nominal frequency, which is the TSC's.
 class UnhaltedClocks {
  public:

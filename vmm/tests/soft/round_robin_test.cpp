@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <functional>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -136,10 +137,15 @@ TEST_F(TurnsTest, AreShortWhileProcessorsContend) {
   });
   ASSERT_EQ(lengths.size(), 40U);
   EXPECT_EQ(lengths[0], 50'000U);
-  EXPECT_EQ(lengths[1], 12'500U);
-  EXPECT_EQ(lengths[10], RoundRobin::shortest);
-  EXPECT_EQ(lengths[20], RoundRobin::shortest);
-  EXPECT_EQ(lengths[21], 2 * RoundRobin::shortest);
+  // Half of what follows is by chance.
+  const auto is_about = [](std::uint64_t length, std::uint64_t turn) {
+    EXPECT_GE(length, turn / 2);
+    EXPECT_LT(length, turn / 2 + turn);
+  };
+  is_about(lengths[1], 12'500);
+  for (unsigned n = 8; n <= 20; ++n) is_about(lengths[n], RoundRobin::shortest);
+  EXPECT_GT(std::set(lengths.begin() + 8, lengths.begin() + 20).size(), 4U) << "turns do not keep in step with a loop";
+  is_about(lengths[21], 2 * RoundRobin::shortest);
   EXPECT_EQ(lengths[35], 50'000U);
 }
 

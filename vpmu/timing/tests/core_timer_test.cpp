@@ -188,6 +188,34 @@ TEST(CoreTimer, AnInstructionThatLoadsAndStoresTakesTheSameInAllWays) {
       9 * 50, {0});
 }
 
+// What is seen of it is a store.
+TEST(CoreTimer, ALockedInstructionTakesTheSameInAllWays) {
+  expect_the_same_in_all_ways(
+      X86("1: lock incl (%rbx); add $64, %rbx; xchg %rax, 8(%rdx); lock cmpxchg %rcx, 16(%rdx); mov %rax, 24(%rdx); "
+          "jmp 2f; 2: inc %ecx; jmp 1b"),
+      8 * 50, {0});
+}
+
+// SDM 3A 8.2.3.9: it is not reordered with other accesses, so that its line is not under way with those of others.
+TEST(CoreTimer, LockedInstructionsWaitForTheirLinesOneByOne) {
+  constexpr std::uint64_t rounds = 200;
+  const auto cycles = [](const auto& code) {
+    exec::test::FlatRam ram{1024 * page_size};
+    Guest guest{ram, 1};
+    guest.put(code);
+    EXPECT_NE(guest.run_once(), Stop::again);
+    EXPECT_EQ(guest.passed(), 1 + rounds * 4);
+    return guest.counted().cycles;
+  };
+  // No prefetcher knows the next page.
+  const auto locked =
+      cycles(X86("mov $200, %ecx; 1: lock incl (%rsi); add $12608, %rsi; dec %ecx; jne 1b; ud2"));
+  const auto plain = cycles(X86("mov $200, %ecx; 1: incl (%rsi); add $12608, %rsi; dec %ecx; jne 1b; ud2"));
+  const std::uint64_t one_by_one = rounds * uarch::find_profile("skylake")->latency.dram;
+  EXPECT_GE(locked, one_by_one);
+  EXPECT_LT(plain, one_by_one / 4);
+}
+
 // Its line is fetched when something there retires, which is not the first time.
 TEST(CoreTimer, AnInstructionThatFaultsTakesTheSameInAllWays) {
   expect_the_same_in_all_ways(

@@ -59,6 +59,22 @@ TEST_F(Cores, AStoreTakesTheLineFromAllOthers) {
   EXPECT_EQ(store(a), HitLevel::l3_modified);
 }
 
+TEST_F(Cores, AStoreWaitsUntilTheOthersHaveLostTheLine) {
+  const auto waits = [this](Hierarchy& core, std::uint64_t address) {
+    core.advance(1000);
+    return core.store(at(address)).latency - profile.latency.l1;
+  };
+  constexpr std::uint64_t own = line + 4096;
+  const unsigned upgrade = offcore_cell(OffcoreRequest::demand_rfo, OffcoreSupplier::l3_shared);
+  for (Hierarchy* const core : {&a, &b}) load(*core);
+  EXPECT_EQ(waits(a, line), profile.latency.l3 + profile.latency.shared);
+  EXPECT_EQ(a.offcore()[upgrade], 1U);
+  EXPECT_EQ(waits(a, line), 0) << "it is its own now";
+  load(a, own);
+  EXPECT_EQ(waits(a, own), 0) << "nobody else has it";
+  EXPECT_EQ(a.offcore()[upgrade], 1U);
+}
+
 // Two cores store to different parts of one line: false sharing.
 TEST_F(Cores, NeighboursInALineShareIt) {
   store(a, line);
