@@ -37,14 +37,15 @@ class GuestTime {
   }
 
   /// What take_passed() would give after `now` instructions of the engine.
-  std::uint64_t passing(std::uint64_t now) { return passed_ + model_->look_at_cycles(now); }
-  /// Cycles since the last call: what the guest's TSC must advance by.
+  std::uint64_t passing(std::uint64_t now) { return passed_ + clocks_->ref_after(model_->look_at_cycles(now)); }
+  /// Ticks of the guest's TSC since the last call: what it must advance by.
   std::uint64_t take_passed() { return std::exchange(passed_, 0); }
 
  private:
   Ticks pass(std::uint64_t cycles) {
-    passed_ += cycles;
-    return clocks_->pass(cycles);
+    const Ticks ticks = clocks_->pass(cycles);
+    passed_ += ticks.ref;
+    return ticks;
   }
 
   OnDemandModel* model_;

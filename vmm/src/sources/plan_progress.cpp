@@ -121,7 +121,8 @@ std::uint64_t PlanProgress::unseen(bool user, std::uint64_t max, const MaxCycles
       continue;
     }
     if (counts_cycles(methods_[i])) {
-      max = std::min(max, in_cycles(e.distance - 1));
+      const bool of_tsc = methods_[i].unit == Unit::ref_cycles;
+      max = std::min(max, in_cycles(of_tsc ? clocks_->cycles_before_ref(e.distance) : e.distance - 1));
       continue;
     }
     // A pipeline tells what has retired when a part of the code ends: an overflow in the part that has begun comes at
@@ -294,7 +295,7 @@ std::uint64_t PlanProgress::cycles_beside(const vpmu::PlanEntry& e, Form form, s
 // What both threads do at once is one cycle of the core. Each instruction is one micro-operation. What a pipeline tells
 // is the own thread's.
 void PlanProgress::pass_beside(const Sibling& sibling) {
-  const std::uint64_t bus_os = beside_.pass(sibling.alone[0]).bus, bus_usr = beside_.pass(sibling.alone[1]).bus;
+  const Ticks in_os = beside_.pass(sibling.alone[0]), in_usr = beside_.pass(sibling.alone[1]);
   for (unsigned i = 0; i < plan_.size; ++i) {
     vpmu::PlanEntry& e = plan_.entries[i];
     if (!e.spec.any || methods_[i].unit == Unit::pipeline) continue;
@@ -305,7 +306,9 @@ void PlanProgress::pass_beside(const Sibling& sibling) {
     if (e.per_cycle)
       events = cycles_beside(e, methods_[i].form, alone, instructions - alone);
     else if (vpmu::is_bus_clock(e.counts))
-      events = of(bus_os, bus_usr);
+      events = of(in_os.bus, in_usr.bus);
+    else if (vpmu::describe(e.counts).tally == vpmu::Tally::ref_cycles)
+      events = of(in_os.ref, in_usr.ref);
     else if (vpmu::describe(e.counts).told_by == vpmu::ToldBy::clock)
       events = alone;
     else if (vpmu::describe(e.counts).tally == vpmu::Tally::instructions)

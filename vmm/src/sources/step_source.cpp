@@ -291,7 +291,7 @@ RunEnd StepSource::unexpected(const Exit& exit) {
 
 Result<Bytes> StepSource::save(VcpuBackend& /*backend*/) {
   ByteWriter out;
-  if (clocks_.image().part != 0) out.put(clocks_.image());
+  if (!clocks_.image().is_new()) out.put(clocks_.image());
   return out.take();
 }
 

@@ -13,37 +13,42 @@ __extension__ using wide = unsigned __int128;
 
 }  // namespace
 
+void UnhaltedClocks::Rate::set(std::uint64_t khz, std::uint64_t core_khz) {
+  const std::uint64_t before = denominator, common = std::gcd(khz, core_khz);
+  numerator = khz / common;
+  denominator = core_khz / common;
+  part = static_cast<std::uint64_t>(wide{part} * denominator / before);
+}
+
+std::uint64_t UnhaltedClocks::Rate::pass(std::uint64_t cycles) {
+  const std::uint64_t rest = part + cycles % denominator * numerator;
+  part = rest % denominator;
+  return cycles / denominator * numerator + rest / denominator;
+}
+
+std::uint64_t UnhaltedClocks::Rate::before(std::uint64_t ticks) const {
+  const wide cycles = (wide{ticks} * denominator - part - 1) / numerator;
+  return static_cast<std::uint64_t>(std::min<wide>(cycles, ~std::uint64_t{0}));
+}
+
 void UnhaltedClocks::set_rate(std::uint64_t tsc_khz) {
-  const std::uint64_t before = denominator_;
   tsc_khz_ = tsc_khz;
-  numerator_ = denominator_ = 1;
-  if (tsc_khz != 0 && bus_.khz != 0) {
-    const std::uint64_t cycles = std::min(tsc_khz, highest_khz) * bus_.of;
-    const std::uint64_t common = std::gcd(std::uint64_t{bus_.khz}, cycles);
-    numerator_ = bus_.khz / common;
-    denominator_ = cycles / common;
-  }
-  part_ = static_cast<std::uint64_t>(wide{part_} * denominator_ / before);
+  const std::uint64_t tsc = std::min(tsc_khz, highest_khz),
+                      core = core_khz_ != 0 && tsc != 0 ? std::min(core_khz_, highest_khz) : tsc;
+  const bool has_bus = tsc != 0 && bus_.khz != 0;
+  bus_rate_.set(has_bus ? bus_.khz : 1, has_bus ? core * bus_.of : 1);
+  ref_.set(tsc != 0 ? tsc : 1, tsc != 0 ? core : 1);
 }
 
 Ticks UnhaltedClocks::pass(std::uint64_t cycles) {
-  const std::uint64_t rest = part_ + cycles % denominator_ * numerator_;
-  part_ = rest % denominator_;
-  return {.cycles = cycles,
-          .ref = cycles,
-          .bus = cycles / denominator_ * numerator_ + rest / denominator_,
-          .alone = alone_};
-}
-
-std::uint64_t UnhaltedClocks::cycles_before_bus(std::uint64_t ticks) const {
-  const wide cycles = (wide{ticks} * denominator_ - part_ - 1) / numerator_;
-  return static_cast<std::uint64_t>(std::min<wide>(cycles, ~std::uint64_t{0}));
+  return {.cycles = cycles, .ref = ref_.pass(cycles), .bus = bus_rate_.pass(cycles), .alone = alone_};
 }
 
 bool UnhaltedClocks::restore(const Image& image) {
   set_rate(image.tsc_khz);
-  if (image.part >= denominator_) return false;
-  part_ = image.part;
+  if (image.bus_part >= bus_rate_.denominator || image.ref_part >= ref_.denominator) return false;
+  bus_rate_.part = image.bus_part;
+  ref_.part = image.ref_part;
   return true;
 }
 

@@ -76,12 +76,40 @@ TEST(UnhaltedClocks, SayHowManyCyclesComeBeforeATick) {
   EXPECT_EQ(clocks_of(vpmu::Generation::skylake, 2'500'000).cycles_before_bus(~0ULL), ~0ULL);
 }
 
+// SDM 3B 18.2.3: CPU_CLK_UNHALTED.REF_TSC is of the TSC, which is as fast at any frequency of the core.
+TEST(UnhaltedClocks, TheTscIsAsFastAtAnyFrequencyOfTheCore) {
+  for (const std::uint64_t core_khz : {3'200'000, 1'700'000}) {
+    UnhaltedClocks clocks{vpmu::describe(vpmu::Generation::haswell).bus_clock};
+    clocks.run_core_at(core_khz);
+    clocks.follow(2'500'000);
+    EXPECT_EQ(clocks.ref_after(core_khz), 2'500'000U);
+    std::uint64_t ref = 0, bus = 0;
+    for (std::uint64_t cycles = 0; cycles < core_khz; cycles += 100) {
+      const Ticks ticks = clocks.pass(100);
+      ref += ticks.ref;
+      bus += ticks.bus;
+    }
+    EXPECT_EQ(ref, 2'500'000U) << "of a millisecond";
+    EXPECT_EQ(bus, 100'000U);
+    const std::uint64_t to_the_tick = clocks.cycles_before_ref(1000);
+    EXPECT_LT(clocks.ref_after(to_the_tick), 1000U);
+    EXPECT_GE(clocks.ref_after(to_the_tick + 1), 1000U);
+  }
+}
+
 TEST(UnhaltedClocks, GoOnWhereTheyWereSaved) {
   UnhaltedClocks saved = clocks_of(vpmu::Generation::haswell, 2'500'000), restored = saved;
   EXPECT_EQ(saved.pass(24).bus, 0U);
   ASSERT_TRUE(restored.restore(saved.image()));
   EXPECT_EQ(restored.pass(1).bus, 1U);
-  EXPECT_FALSE(restored.restore({.tsc_khz = 2'500'000, .part = 25})) << "a whole tick";
+  EXPECT_FALSE(restored.restore({.tsc_khz = 2'500'000, .bus_part = 25})) << "a whole tick";
+  for (UnhaltedClocks* const clocks : {&saved, &restored}) clocks->run_core_at(3'000'000);
+  ASSERT_TRUE(saved.restore({.tsc_khz = 2'500'000}));
+  EXPECT_EQ(saved.pass(1).ref, 0U);
+  EXPECT_FALSE(saved.image().is_new());
+  ASSERT_TRUE(restored.restore(saved.image()));
+  EXPECT_EQ(restored.pass(1).ref, 1U);
+  EXPECT_FALSE(restored.restore({.tsc_khz = 2'500'000, .ref_part = 6})) << "a whole tick";
 }
 
 TEST(UnhaltedClocks, KeepTheirPartOfATickWhenTheTscChangesItsRate) {
