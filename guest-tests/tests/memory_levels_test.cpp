@@ -143,6 +143,54 @@ GT_TEST(MemoryLevels_MissesAreTheHitsBehind, gt::need_hit_levels) {
   GT_EQUAL(pmu::counter(2), pmu::counter(3));
 }
 
+/// Events of reads of data by the L2: all, those that hit it, those that missed it. SDM 3C tables 19-5 to 19-17.
+std::array<pmu::Event, 3> l2_data_reads() {
+  constexpr std::uint8_t requests = 0x24;
+  if (facts().microarchitecture >= gt::cpu::Microarchitecture::haswell)
+    return {{{requests, 0xE1}, {requests, 0xC1}, {requests, 0x21}}};
+  return {{{requests, 0x03}, {requests, 0x01}, {requests, 0x02}}};
+}
+
+void check_l2_reads(const Level& level, bool hit) {
+  const pmu::WithoutPrefetchers off;
+  warm_up(level);
+  const std::uint64_t loads = level.array_bytes / line_bytes / 2;
+  const bool has_misses = facts().microarchitecture != gt::cpu::Microarchitecture::sandy_bridge &&
+                          facts().microarchitecture != gt::cpu::Microarchitecture::ivy_bridge;
+  const auto events = l2_data_reads();
+  for (unsigned i = 0; i < events.size(); ++i) pmu::program(i, pmu::select(events[i], pmu::os), 0);
+  chase(array, loads, 7);
+  const std::uint64_t all = pmu::counter(0), hits = pmu::counter(1), misses = pmu::counter(2);
+  GT_CHECK(all * 10 >= loads * 9 && all <= loads + 10);
+  if (has_misses) GT_EQUAL(hits + misses, all);
+  GT_CHECK(hit ? hits * 10 >= all * 9 : hits * 10 <= all);
+}
+GT_TEST(MemoryLevels_ReadsHitTheL2, gt::need_modelled_levels) { check_l2_reads(in_l2, true); }
+GT_TEST(MemoryLevels_ReadsMissTheL2, gt::need_modelled_levels) { check_l2_reads(in_l3, false); }
+
+// L1D_PEND_MISS and OFFCORE_REQUESTS_OUTSTANDING: of a chase through memory each line is under way for the time of
+// memory, alone.
+GT_TEST(MemoryLevels_LinesAreUnderWayForTheTimeOfMemory, gt::need_pipeline_time) {
+  if (facts().microarchitecture < gt::cpu::Microarchitecture::sandy_bridge)
+    gt::skip("this processor has no event of lines under way");
+  const pmu::WithoutPrefetchers off;
+  constexpr pmu::Event lines{0x48, 0x01}, reads{0x60, 0x01}, read_requests{0xB0, 0x01};
+  constexpr std::uint64_t any = 1ULL << 24;  // CMASK
+  constexpr std::uint64_t loads = 10'000;
+  warm_up(in_memory);
+  // As in check_counts().
+  const std::uint64_t at = chase(array, in_memory.array_bytes / line_bytes / 2, pmu::gp_bit(0));
+  pmu::program(0, pmu::select(lines, pmu::os), 0);
+  pmu::program(1, pmu::select(lines, pmu::os) | any, 0);
+  pmu::program(2, pmu::select(reads, pmu::os), 0);
+  pmu::program(3, pmu::select(read_requests, pmu::os), 0);
+  chase(at, loads, 0xF);
+  GT_CHECK(pmu::counter(0) >= loads * in_memory.from_latency && pmu::counter(0) <= loads * in_memory.to_latency);
+  GT_EQUAL(pmu::counter(0), pmu::counter(1));
+  GT_CHECK(pmu::counter(2) <= pmu::counter(0) && pmu::counter(2) * 10 >= pmu::counter(0) * 8);
+  GT_CHECK(pmu::counter(3) * 10 >= loads * 9 && pmu::counter(3) <= loads + 10);
+}
+
 // A source that runs instructions one by one, as for the branch stack, counts the same as by blocks.
 GT_TEST(MemoryLevels_CountTheSameOneByOne, gt::need_modelled_levels) {
   warm_up(in_l2);

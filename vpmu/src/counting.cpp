@@ -13,10 +13,11 @@ namespace fix = reg::fixed_ctr_ctrl;
 /// Whether the event happens once in every core cycle.
 bool is_every_cycle(Counts counts) { return counts == Counts::cycles || counts == Counts::ref_cycles; }
 
-/// Whether the totals of a pipeline give the count, and not this retirement.
+/// Whether the totals of a pipeline give the count, or nothing does, and not this retirement.
 bool is_in_totals(Counts counts, const Retirement& r) {
   const CountsDesc& desc = describe(counts);
-  return desc.told_by == ToldBy::pipeline || (r.has_pipeline && !desc.pipeline.of.empty());
+  return desc.told_by == ToldBy::pipeline || (r.has_pipeline && !desc.pipeline.of.empty()) ||
+         (!r.has_pipeline && desc.told_by == ToldBy::timed_caches);
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ constexpr auto branch_outcomes = [] {
 bool is_within(const CountsDesc& a, const CountsDesc& b) {
   if (a.counts == b.counts || a.counts == Counts::never) return true;
   if (b.counts == Counts::instructions) return !a.instructions.empty() && a.instructions.twice == 0;
-  if (a.more != nullptr || b.more != nullptr) return false;
+  if (a.more != nullptr || b.more != nullptr || !b.caches.contains(a.caches)) return false;
   for (const BranchOutcome& branch : branch_outcomes)
     if (a.branches.matches(branch) && !b.branches.matches(branch)) return false;
   const AccessPattern& x = a.accesses;
@@ -72,12 +72,14 @@ bool is_within(const CountsDesc& a, const CountsDesc& b) {
   return (a.instructions | b.instructions) == b.instructions;
 }
 
-/// Whether a union of the kind with others is well defined: no second MSR selects what counts, it is no clock, and no
-/// cycles or slots of a pipeline, of which it is not known how often two come together.
+/// Whether a union of the kind with others is well defined: no second MSR selects what counts, it is no clock, no
+/// cycles or slots of a pipeline, of which it is not known how often two come together, and nothing that some sources
+/// do not tell, of which the rest would not be the union.
 bool can_be_united(Counts counts) {
   const CountsDesc& desc = describe(counts);
   return counts != Counts::unmodelled && counts != Counts::load_latency && counts != Counts::frontend &&
-         !is_offcore(counts) && desc.told_by != ToldBy::clock && desc.pipeline.of.empty();
+         !is_offcore(counts) && desc.told_by != ToldBy::clock && desc.told_by != ToldBy::timed_caches &&
+         desc.pipeline.of.empty();
 }
 
 /// The rows and parts that a union is made of.

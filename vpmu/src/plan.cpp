@@ -42,7 +42,7 @@ CountPlan Pmu::plan() const {
       e.spec = spec_[c.number()];
       e.per_cycle = CycleCondition::is_asked(e.spec);
       e.cycle = cycle_condition(c);
-      const bool is_of_instructions = e.counts != Counts::unmodelled && !only_pipeline_tells(e.counts);
+      const bool is_of_instructions = e.counts != Counts::unmodelled && !needs_pipeline(e.counts);
       if (e.spec.inv && e.spec.cmask >= every_cycle_cmask && !e.spec.edge && is_of_instructions) {
         e.counts = Counts::cycles;
         e.per_cycle = false;

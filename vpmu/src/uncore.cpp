@@ -38,8 +38,10 @@ std::uint64_t cells_of(const Cells& cells, bool reads, bool writes, std::initial
   std::uint64_t n = 0;
   for (const OffcoreSupplier supplier : suppliers) {
     if (writes) n += cells[offcore_cell(OffcoreRequest::demand_rfo, supplier)];
-    if (reads) n += cells[offcore_cell(OffcoreRequest::demand_data_read, supplier)];
-    if (reads) n += cells[offcore_cell(OffcoreRequest::demand_code_read, supplier)];
+    if (!reads) continue;
+    for (const auto read :
+         {OffcoreRequest::demand_data_read, OffcoreRequest::demand_code_read, OffcoreRequest::prefetch_data_read})
+      n += cells[offcore_cell(read, supplier)];
   }
   return n;
 }
@@ -70,7 +72,8 @@ bool is_of_arbiter(const BoxEvent& e) { return e.code == requests_to_memory && (
 std::uint64_t to_memory(const BoxEvent& e, const Cells& cells) {
   if (!is_of_arbiter(e)) return 0;
   if (e.has(0x1)) return cells_of(cells, true, true, {OffcoreSupplier::local_dram});
-  return cells[offcore_cell(OffcoreRequest::demand_data_read, OffcoreSupplier::local_dram)];
+  return cells[offcore_cell(OffcoreRequest::demand_data_read, OffcoreSupplier::local_dram)] +
+         cells[offcore_cell(OffcoreRequest::prefetch_data_read, OffcoreSupplier::local_dram)];
 }
 
 }  // namespace

@@ -371,10 +371,10 @@ TEST(Events, ThoseOfThePipelineCountWhatTheManualSays) {
            {0x14, 0x04, dividing_cycles, ivb, ivb_ep},
            {0x14, 0x02, divider_uops, hsw, hsw_ep},
            {0x14, 0x01, dividing_cycles, bdw, last},
-           {0x48, 0x01, l1d_misses_pending, snb, last},
+           {0x48, 0x01, l1d_lines_pending, snb, last},
            {0x5E, 0x01, scheduler_empty_cycles, snb, last},
-           {0x60, 0x01, l2_misses_pending, snb, last},
-           {0x60, 0x10, l3_misses_pending, skl, last},
+           {0x60, 0x01, demand_reads_outstanding, snb, last},
+           {0x60, 0x10, memory_reads_outstanding, skl, last},
            {0x79, 0x04, uops_from_mite, snb, last},
            {0x79, 0x08, uops_from_dsb, snb, last},
            {0x79, 0x10, microcode_from_dsb, snb, last},
@@ -444,6 +444,103 @@ TEST(Events, ThoseOfThePipelineCountWhatTheManualSays) {
     }
   }
   EXPECT_GT(seen, 550U);
+}
+
+// SDM 3C tables 19-5 to 19-17: of the caches, page walks, and lines under way.
+TEST(Events, ThoseOfTheCachesCountWhatTheManualSays) {
+  using enum Counts;
+  using enum Generation;
+  constexpr Generation nhm = nehalem, nhm_ex = nehalem_ex, wsm = westmere, wsm_ex = westmere_ex, snb = sandy_bridge,
+                       ivb = ivy_bridge, ivb_ep = ivy_bridge_ep, hsw = haswell, bdw_ep = broadwell_ep, skl = skylake,
+                       last = skylake_sp;
+  unsigned seen = 0;
+  for (const PipelineEvent& e : {
+           PipelineEvent{0x08, 0x04, load_walk_cycles, wsm, wsm_ex},
+           {0x08, 0x04, load_walk_cycles, snb, sandy_bridge_ep},
+           {0x08, 0x84, load_walk_cycles, ivb, ivb_ep},
+           {0x08, 0x10, load_walk_cycles, hsw, last},
+           {0x24, 0x01, l2_data_read_hits, nhm, ivb_ep},
+           {0x24, 0x02, l2_data_read_misses, nhm, wsm_ex},
+           {0x24, 0x03, l2_data_reads, nhm, ivb_ep},
+           {0x24, 0x04, l2_rfo_hits, nhm, ivb_ep},
+           {0x24, 0x08, l2_rfo_misses, nhm, ivb_ep},
+           {0x24, 0x0C, l2_rfos, nhm, ivb_ep},
+           {0x24, 0x10, l2_code_read_hits, nhm, ivb_ep},
+           {0x24, 0x20, l2_code_read_misses, nhm, ivb_ep},
+           {0x24, 0x30, l2_code_reads, nhm, ivb_ep},
+           {0x24, 0x40, l2_prefetch_hits, nhm, ivb_ep},
+           {0x24, 0x80, l2_prefetch_misses, nhm, ivb_ep},
+           {0x24, 0xC0, l2_prefetches, nhm, ivb_ep},
+           {0x24, 0xAA, l2_misses, nhm, wsm_ex},
+           {0x24, 0xFF, l2_references, nhm, wsm_ex},
+           {0x24, 0x21, l2_data_read_misses, hsw, last},
+           {0x24, 0x22, l2_rfo_misses, hsw, last},
+           {0x24, 0x24, l2_code_read_misses, hsw, last},
+           {0x24, 0x27, l2_demand_misses, hsw, last},
+           {0x24, 0x3F, l2_misses, hsw, last},
+           {0x24, 0xC1, l2_data_read_hits, hsw, last},
+           {0x24, 0xC2, l2_rfo_hits, hsw, last},
+           {0x24, 0xC4, l2_code_read_hits, hsw, last},
+           {0x24, 0xE1, l2_data_reads, hsw, last},
+           {0x24, 0xE2, l2_rfos, hsw, last},
+           {0x24, 0xE4, l2_code_reads, hsw, last},
+           {0x24, 0xE7, l2_demands, hsw, last},
+           {0x24, 0xF8, l2_prefetches, hsw, last},
+           {0x24, 0xFF, l2_references, hsw, last},
+           {0x26, 0x01, l2_data_read_misses, nhm, wsm_ex},
+           {0x26, 0xFF, l2_data_requests, nhm, wsm_ex},
+           {0x48, 0x02, fill_buffers_full_cycles, snb, last},
+           {0x49, 0x04, data_walk_cycles, wsm, wsm_ex},
+           {0x49, 0x04, store_walk_cycles, snb, ivb_ep},
+           {0x49, 0x10, store_walk_cycles, hsw, last},
+           {0x4C, 0x02, loads_met_hardware_prefetch, snb, bdw_ep},
+           {0x4E, 0x02, l1d_prefetch_misses, nhm, sandy_bridge_ep},
+           {0x60, 0x01, demand_reads_outstanding, wsm, last},
+           {0x60, 0x04, rfos_outstanding, wsm, wsm_ex},
+           {0x60, 0x04, rfos_outstanding, snb, last},
+           {0x60, 0x02, code_reads_outstanding, ivb, last},
+           {0x60, 0x08, reads_outstanding, snb, last},
+           {0x85, 0x04, code_walk_cycles, wsm, ivb_ep},
+           {0x85, 0x10, code_walk_cycles, hsw, last},
+           {0xB0, 0x01, l2_data_read_misses, wsm, last},
+           {0xB0, 0x02, l2_code_read_misses, wsm, last},
+           {0xB0, 0x04, l2_rfo_misses, wsm, last},
+           {0xB0, 0x08, any_reads_off_core, wsm, wsm_ex},
+           {0xB0, 0x08, reads_off_core, snb, last},
+           {0xBC, 0x11, data_walk_l1d, hsw, bdw_ep},
+           {0xBC, 0x18, data_walk_memory, hsw, bdw_ep},
+           {0xBC, 0x21, code_walk_l1d, hsw, bdw_ep},
+           {0xF0, 0x01, l2_data_reads, nhm, bdw_ep},
+           {0xF0, 0x20, l2_fills, nhm, bdw_ep},
+           {0xF1, 0x07, l2_fills, nhm, bdw_ep},
+           {0xF1, 0x1F, l2_fills, skl, last},
+           // What is not modelled: write-backs, and the states of lines.
+           {0x28, 0x0F, unmodelled, nhm, ivb_ep},
+           {0xF0, 0x40, unmodelled, nhm, last},
+           {0xF1, 0x04, unmodelled, nhm, bdw_ep},
+           {0xF2, 0x02, unmodelled, nhm, last},
+           {0x60, 0x01, unmodelled, nhm, nhm_ex},
+       }) {
+    for (const GenerationDesc* const g : all_generations()) {
+      if (g->generation < e.first || g->generation > e.last) continue;
+      EXPECT_EQ(classify(*g, {.code = e.code, .umask = e.umask}).counts, e.counts)
+          << g->name << std::hex << ' ' << unsigned{e.code} << ' ' << unsigned{e.umask};
+      ++seen;
+    }
+  }
+  EXPECT_GT(seen, 500U);
+}
+
+// What the same umask bits stand for counts once, though several rows have them.
+TEST(Events, AUnionOfRequestsToTheL2HasEachOnce) {
+  const EventClass data_and_rfo = classify(describe(Generation::haswell), {.code = 0x24, .umask = 0xE3});
+  ASSERT_EQ(data_and_rfo.counts, Counts::several);
+  Retirement r;
+  for (std::uint16_t event = 0; event < cache_event_count; ++event)
+    r.caches.at(event) = static_cast<std::uint16_t>(1U << event % 16);
+  EXPECT_EQ(occurrences(data_and_rfo.kinds.all(), r), 0b1111U) << "reads of data, and for ownership: hits and misses";
+  EXPECT_EQ(classify(describe(Generation::sandy_bridge), {.code = 0x24, .umask = 0xC3}).counts, Counts::unmodelled)
+      << "prefetches, which not every source has";
 }
 
 // Levels 1 and 2 of top-down analysis, by the metrics of Linux's perf and of pmu-tools: all that they read counts.

@@ -18,6 +18,7 @@ constexpr TimedAccess unknown_store{.physical = 1ULL << 63 | 2048, .bytes = 1};
 /// The store of an instruction that has loaded from there: what its load has waited for is there.
 TimedAccess behind_load(TimedAccess access, std::uint16_t late) {
   access.late = late;
+  access.walk = 0;
   access.transfers = {};
   return access;
 }
@@ -32,7 +33,9 @@ BlockRun run_of(const uarch::CodeArrival& arrival) {
   return {.mispredicted = arrival.mispredicted,
           .taken = arrival.taken,
           .decoded = arrival.decoded,
-          .fetch_wait = arrival.wait};
+          .fetch_wait = arrival.wait,
+          .code_walk = arrival.walk,
+          .code_read = arrival.read};
 }
 
 constexpr std::uint64_t line_bytes = 64;
@@ -178,7 +181,9 @@ void CoreTimer::retire(const uarch::BlockCode& code, std::size_t number, std::sp
                    {.mispredicted = arrival.mispredicted,
                     .taken = arrival.taken,
                     .decoded = arrival.decoded && part.block->fits_cache,
-                    .fetch_wait = arrival.wait});
+                    .fetch_wait = arrival.wait,
+                    .code_walk = arrival.walk,
+                    .code_read = arrival.read});
   if (arrival.changes_code) [[unlikely]]
     pipeline_.clear();
   tell(note.parts[number].instructions);
@@ -367,19 +372,20 @@ void CoreTimer::pause(std::uint64_t now, unsigned cycles) {
 namespace {
 
 /// An access, as it is saved.
-using AccessImage = std::array<std::uint64_t, 5>;
+using AccessImage = std::array<std::uint64_t, 6>;
 
 AccessImage image_of(const TimedAccess& access) {
-  return {access.physical, access.bytes, access.late, static_cast<std::uint64_t>(access.level),
-          access.transfers.word()};
+  return {access.physical, access.bytes,           access.late, static_cast<std::uint64_t>(access.level),
+          access.walk,     access.transfers.word()};
 }
 /// Of any bytes.
 TimedAccess access_of(const AccessImage& image) {
-  const auto [at, bytes, late, level, transfers] = image;
+  const auto [at, bytes, late, level, walk, transfers] = image;
   return {.physical = at,
           .bytes = std::max<std::uint16_t>(static_cast<std::uint16_t>(bytes), 1),
           .late = static_cast<std::uint16_t>(late),
           .level = static_cast<HitLevel>(level % hit_level_count),
+          .walk = static_cast<std::uint16_t>(walk),
           .transfers = uarch::Transfers::of(static_cast<std::uint32_t>(transfers))};
 }
 
@@ -388,7 +394,7 @@ struct OpenImage {
   static constexpr std::size_t max_bytes = max_part * 15, max_accesses = max_part * 4;
   std::uint64_t rip{}, bits{}, byte_count{}, access_count{}, more_bytes{}, more_late{}, more_fills{},
       more_from_memory{}, changed_code{};
-  std::uint64_t has_arrived{}, mispredicted{}, taken{}, decoded{}, fetch_wait{};
+  std::uint64_t has_arrived{}, mispredicted{}, taken{}, decoded{}, fetch_wait{}, code_walk{}, code_read{};
   std::array<std::byte, max_bytes> bytes{};
   std::array<AccessImage, max_accesses> accesses{};
   // Of a string instruction that has done some of its elements: its first loads, its first stores, and all others.
@@ -416,7 +422,9 @@ void CoreTimer::visit_state(const uarch::StateVisitor& visit, std::uint64_t now)
                   .mispredicted = run_.mispredicted,
                   .taken = run_.taken,
                   .decoded = run_.decoded,
-                  .fetch_wait = run_.fetch_wait};
+                  .fetch_wait = run_.fetch_wait,
+                  .code_walk = run_.code_walk,
+                  .code_read = run_.code_read};
   std::ranges::copy(open_.bytes, image.bytes.begin());
   for (std::size_t n = 0; n < std::min(open_.accesses.size(), image.accesses.size()); ++n)
     image.accesses[n] = image_of(open_.accesses[n]);
@@ -477,7 +485,9 @@ void CoreTimer::visit_state(const uarch::StateVisitor& visit, std::uint64_t now)
   run_ = {.mispredicted = image.mispredicted != 0,
           .taken = image.taken != 0,
           .decoded = image.decoded != 0,
-          .fetch_wait = static_cast<std::uint16_t>(image.fetch_wait)};
+          .fetch_wait = static_cast<std::uint16_t>(image.fetch_wait),
+          .code_walk = static_cast<std::uint16_t>(image.code_walk),
+          .code_read = static_cast<std::uint16_t>(image.code_read)};
 }
 
 // Servers before Skylake have their client's core.

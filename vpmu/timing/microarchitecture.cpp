@@ -94,6 +94,7 @@ constexpr Microarchitecture make_nehalem() {
 constexpr Microarchitecture make_broadwell() {
   Microarchitecture m = make_haswell();
   m.rows = RowSet::broadwell;
+  m.page_walkers = 2;
   m.is_compared = false;
   return m;
 }
@@ -101,6 +102,7 @@ constexpr Microarchitecture make_broadwell() {
 constexpr Microarchitecture make_skylake() {
   Microarchitecture m = make_haswell();
   m.rows = RowSet::skylake;
+  m.page_walkers = 2;
   m.reorder_buffer = 224;
   m.scheduler = 97;
   m.store_buffer = 56;

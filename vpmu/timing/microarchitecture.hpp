@@ -24,6 +24,9 @@ struct Microarchitecture {
   std::uint8_t fill_buffers{10};  ///< Lines that may be on their way to the L1. 248966, chapter 2.
   /// Lines that may be on their way from beyond the L2. Intel's "Performance Analysis Guide for Core i7 and Xeon 5500".
   std::uint8_t super_queue{16};
+  /// Page walks at the same time: one page-miss handler, and from Broadwell on two (Intel's presentation of Broadwell
+  /// at IDF 2014; WALK_PENDING in Intel's event lists is "for each PMH").
+  std::uint8_t page_walkers{1};
 
   std::uint8_t decoders{4};         ///< The first takes instructions of up to four micro-ops, the others of one.
   std::uint8_t predecode_width{5};  ///< Instructions of one 16-byte block whose length is found in a cycle. uiCA.

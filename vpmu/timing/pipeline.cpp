@@ -233,9 +233,45 @@ inline Tick Pipeline::with_wait(const TimedAccess& at, Tick begin, Tick loading)
   return std::max(loading, arrival(at) - begin);
 }
 
+/// What a line adds to the tallies, which is on its way from `starts` on because of an access that begins at `begin`. A
+/// line has been looked for in the L1D, and beyond it in the L2, before it is counted as one that comes from beyond.
+/// One that a prefetch had asked for is counted once more when a load wants it, as Intel's lists say of
+/// OFFCORE_REQUESTS_OUTSTANDING.DEMAND_DATA_RD.
+void Pipeline::count_transfer(const TimedAccess& at, unsigned n, Tick begin, Tick starts, Tick arrives, bool is_store) {
+  const uarch::Transfers::From from = at.transfers.from(n);
+  const bool is_own = n == 0 && is_fill(at), is_awaited = is_own && at.transfers.waits_for() != 0;
+  const Tick translated = is_own ? at.walk * cycle : 0;
+  LineTallies& t = line_tallies_;
+  if (is_own && !is_store) t.to_l1d.add(begin + translated + on_.load_latency * cycle, arrives);
+  if (from == uarch::Transfers::l2) return;
+  const Tick missed = starts + translated + transfer_times_.from[uarch::Transfers::l2] * cycle;
+  if (is_own && is_store) return t.rfos.add(missed, arrives);
+  // What is not the access' own is the line that the L1D's prefetcher wants, if it hits the L1D, or the L2's.
+  if (n == 0) t.demand_reads.add(missed, arrives);
+  if (is_own && from == uarch::Transfers::memory) t.memory_reads.add(missed, arrives);
+  if (!is_awaited) t.reads.add(missed, arrives);
+}
+
+/// The access, which needs a page walk, is ready. Returns when that begins.
+Tick Pipeline::walk(const TimedAccess& at, Tick when, bool is_store) {
+  const Tick begin = walk_from(at, when), end = begin + at.walk * cycle;
+  transfers_.walkers.take(begin, end);
+  is_repeatable_ &= begin == when;
+  if (counting_lines_ && !is_peeking_)
+    (is_store ? line_tallies_.store_walks : line_tallies_.load_walks).add(begin, end);
+  return begin;
+}
+
+/// The front end waits for one thing after the other.
+void Pipeline::count_code(const BlockRun& how) {
+  if (!counting_lines_) return;
+  line_tallies_.code_walks.add(how.code_walk * cycle);
+  line_tallies_.code_reads.add(how.code_read * cycle);
+}
+
 /// The access begins then, and takes so long. Its line and those that come along begin their way; returns how long it
 /// takes if it must wait for memory.
-Tick Pipeline::transfer(const TimedAccess& at, Tick begin, Tick loading) {
+Tick Pipeline::transfer(const TimedAccess& at, Tick begin, Tick loading, bool is_store) {
   const uarch::Transfers& of = at.transfers;
   for (unsigned n = 0; n < of.count(); ++n) {
     const uarch::Transfers::From from = of.from(n);
@@ -260,6 +296,7 @@ Tick Pipeline::transfer(const TimedAccess& at, Tick begin, Tick loading) {
     const Tick arrives = starts + takes;
     is_repeatable_ &= !is_own || starts == begin;
     transfers_.arrive[LineTransfers::place(of.first() + n)] = arrives;
+    if (counting_lines_ && !is_peeking_) count_transfer(at, n, begin, starts, arrives, is_store);
     if (is_own) loading = arrives - begin;
   }
   return loading;
@@ -270,12 +307,13 @@ Tick Pipeline::transfer(const TimedAccess& at, Tick begin, Tick loading) {
 inline Tick Pipeline::access(const TimedBlock::Access& access, const TimedAccess& at, Tick when, Tick in_order) {
   Clocks& c = clocks_;
   if (access.is_store) {
-    if (!is_peeking_) late_stores_ = std::max(late_stores_, at.late * cycle);
+    const Tick begin = at.walk != 0 ? walk(at, when, true) : when;
     const Tick retires = std::max(in_order, when);
+    if (!is_peeking_) late_stores_ = std::max(late_stores_, at.late * cycle + std::max(0, begin - retires));
     if (at.transfers.any()) {
-      const Tick loading = with_wait(at, when, at.late * cycle), takes = transfer(at, when, loading);
+      const Tick loading = with_wait(at, begin, at.late * cycle), takes = transfer(at, begin, loading, true);
       is_repeatable_ &= loading == at.late * cycle;
-      if (!is_peeking_) late_stores_ = std::max(late_stores_, when + takes - retires);
+      if (!is_peeking_) late_stores_ = std::max(late_stores_, begin + takes - retires);
     }
     stores_.add(at, when, retires);
     if (is_recording_) recorded_.push_back({.is_store = true, .late = at.late, .when = when, .then = retires});
@@ -283,10 +321,14 @@ inline Tick Pipeline::access(const TimedBlock::Access& access, const TimedAccess
   }
   Tick loading = access.latency + at.late * cycle;
   if (access.is_locked) {
-    const Tick begin = latest_of(when, c.retired, c.locked_until);
+    Tick begin = latest_of(when, c.retired, c.locked_until);
+    if (at.walk != 0) {
+      is_repeatable_ = false;
+      begin = walk(at, begin, false);
+    }
     if (at.transfers.any()) {
       is_repeatable_ = false;
-      loading = transfer(at, begin, with_wait(at, begin, loading));
+      loading = transfer(at, begin, with_wait(at, begin, loading), false);
     }
     c.locked_until = begin + loading;
     if (at.late != 0) count_late(missed_by(at), c.locked_until - at.late * cycle, c.locked_until);
@@ -294,17 +336,19 @@ inline Tick Pipeline::access(const TimedBlock::Access& access, const TimedAccess
       recorded_.push_back({.is_locked = true, .is_fill = is_fill(at), .missed = missed_by(at), .late = at.late});
     return c.locked_until;
   }
-  const Tick ready = std::max(when, c.locked_until);
+  Tick ready = std::max(when, c.locked_until);
+  if (at.walk != 0) ready = walk(at, ready, false);
   Tick begin = ready;
   // A line that is on its way has its fill buffer until it arrives.
   const auto end = [&](Tick from) { return from + with_wait(at, from, loading); };
   if (is_fill(at)) begin = clocks_.fills.free_from(ready, on_.fill_buffers, end);
   if (is_fill(at)) clocks_.fills.take(begin, end(begin));
   if (at.transfers.any()) {
+    if (counting_lines_ && !is_peeking_) line_tallies_.waiting.add(ready, begin);
     const Tick alone = std::exchange(loading, with_wait(at, begin, loading));
     is_repeatable_ &= begin == when && loading == alone;
   }
-  if (at.transfers.count() != 0) loading = transfer(at, begin, loading);
+  if (at.transfers.count() != 0) loading = transfer(at, begin, loading, false);
   if (loading > access.latency) count_late(missed_by(at), begin + access.latency, begin + loading);
   const Forwarding stores = stores_.before(access, at, when);
   // By top-down analysis' formulas such loads are part of what CYCLE_ACTIVITY takes for memory, and of it of the L1.
@@ -477,6 +521,8 @@ inline void Pipeline::count_retirement(const TimedBlock& block, const BlockRun& 
 }
 
 void Pipeline::retire(const TimedBlockPtr& block, std::span<const TimedAccess> accesses, const BlockRun& how) {
+  if ((how.code_walk | how.code_read) != 0) [[unlikely]]
+    count_code(how);
   // What waits for a line that is still on its way is not as it was before.
   const auto waits = [this](const TimedAccess& access) {
     return access.transfers.waits_for() != 0 && arrival(access) > clocks_.retired;
@@ -547,6 +593,8 @@ void Pipeline::each_tick(const Change& change) {
   std::ranges::for_each(transfers_.arrive, change);
   change(transfers_.channel);
   transfers_.super_queue.each_tick(change);
+  transfers_.walkers.each_tick(change);
+  line_tallies_.each_tick(change);
   for (Tick* const tick : {&c.predecoded, &c.decoded, &c.cached, &c.issued, &c.dispatched, &c.retired, &c.divider,
                            &c.executed, &c.locked_until, &c.oldest, &c.drained})
     change(*tick);

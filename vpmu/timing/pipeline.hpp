@@ -24,6 +24,8 @@ struct BlockRun {
   /// All its code is in the micro-op cache; never of blocks without TimedBlock::fits_cache. False: it is decoded anew.
   bool decoded{};
   std::uint16_t fetch_wait{};  ///< Cycles for which the front end waits for its code: misses of the L1I and the ITLB.
+  std::uint16_t code_walk{};   ///< Those of them for a page walk,
+  std::uint16_t code_read{};   ///< and for a line from beyond the L2. These two are only counted.
 };
 
 /// When the instructions of one thread retire, given what each block takes and which accesses it made. Deterministic:
@@ -53,11 +55,13 @@ class Pipeline {
   /// When the last instruction retired.
   [[nodiscard]] Time now() const { return clocks_.origin + clocks_.retired; }
   /// Whether it counts, as it does at first. That takes a fifth of its time, and never changes when anything happens.
-  void count(bool on) { counting_ = on; }
+  void count(bool on) { counting_ = counting_lines_ = on; }
   /// What it has counted by now.
   [[nodiscard]] PipelineCounts counts() {
     states_.tally(tallies_);
-    return tallies_.counts(static_cast<std::uint64_t>(now() / cycle), on_);
+    PipelineCounts counts = tallies_.counts(static_cast<std::uint64_t>(now() / cycle), on_);
+    line_tallies_.tell(counts.totals, clocks_.retired);
+    return counts;
   }
   /// Whether states that come again are recognized, as at first. That saves time, and changes nothing else.
   void remember_states(bool on);
@@ -77,6 +81,7 @@ class Pipeline {
     visit(stores_.bytes());
     visit(scheduler_.bytes());
     visit(std::as_writable_bytes(std::span{&tallies_, 1}));
+    visit(std::as_writable_bytes(std::span{&line_tallies_, 1}));
     accept_state();
   }
 
@@ -107,12 +112,14 @@ class Pipeline {
     std::uint8_t first_in_window{}, after_window{};
     std::array<std::uint8_t, 6> reserved{};
   };
-  /// Lines that are on their way because accesses began them.
+  /// Lines that are on their way because accesses began them, and page walks. No state that may come again knows of
+  /// them.
   struct LineTransfers {
     static constexpr std::size_t place(std::uint32_t name) { return (name - 1) % uarch::Transfers::kept; }
     std::array<Tick, uarch::Transfers::kept> arrive{};  ///< By place().
     Tick channel{};                                     ///< Until when memory's channels are busy.
     Buffers super_queue;                                ///< Lines that come from beyond the L2.
+    Buffers walkers;                                    ///< Page walks.
   };
   struct Retired {
     std::uint32_t micro_ops{}, end{};  ///< Fused micro-ops: all before it, and its own, too.
@@ -186,7 +193,14 @@ class Pipeline {
     return transfers_.arrive[LineTransfers::place(at.transfers.waits_for())];
   }
   [[nodiscard]] Tick with_wait(const TimedAccess& at, Tick begin, Tick loading) const;
-  Tick transfer(const TimedAccess& at, Tick begin, Tick loading);
+  Tick transfer(const TimedAccess& at, Tick begin, Tick loading, bool is_store);
+  void count_transfer(const TimedAccess& at, unsigned n, Tick begin, Tick starts, Tick arrives, bool is_store);
+  /// When a page walk for the access can begin, which is ready at `when`.
+  [[nodiscard]] Tick walk_from(const TimedAccess& at, Tick when) const {
+    return transfers_.walkers.free_from(when, on_.page_walkers, [&at](Tick from) { return from + at.walk * cycle; });
+  }
+  Tick walk(const TimedAccess& at, Tick when, bool is_store);
+  void count_code(const BlockRun& how);
   Tick access(const TimedBlock::Access& access, const TimedAccess& at, Tick when, Tick in_order);
   void drain(const TimedBlock& block);
   Tick take_ports(const TimedBlock& block, Tick dispatched);
@@ -203,11 +217,13 @@ class Pipeline {
   RecentStores stores_{on_};
   Scheduler scheduler_;
   PipelineTallies tallies_;
+  LineTallies line_tallies_;
   Tick delivered_{};    ///< For which the front end gave the block that is run.
   Tick starved_{};      ///< For which the block that is run had no micro-op to issue.
   Tick wrong_path_{};   ///< And for which those of a wrong path were issued before it.
   Tick late_stores_{};  ///< The most of its stores.
   bool is_peeking_{}, counting_{true};
+  bool counting_lines_{true};  ///< The same, also while a step is recorded.
 
   PipelineStates states_;
   PipelineStates::Index state_{PipelineStates::none};  ///< That it is in, if known.

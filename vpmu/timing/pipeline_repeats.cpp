@@ -295,11 +295,16 @@ inline bool Pipeline::repeats(const PipelineStates::Step& step, std::span<const 
   const Tick now = clocks_.retired;
   const TimedAccess* at = accesses.data();
   Tick channel = transfers_.channel;
-  bool begins = false;
+  bool begins = false, walks = false;
   unsigned before_it = 0;  // lines of these accesses in the super queue
   for (const PipelineStates::Access& before : step.accesses()) {
     const TimedAccess& access = *at++;
     if (access.late != before.late) return false;
+    if (access.walk != 0) [[unlikely]] {
+      const Tick when = now + before.when;
+      if (before.is_locked || before.is_delayed || walks || walk_from(access, when) != when) return false;
+      walks = true;
+    }
     if (access.transfers.any()) [[unlikely]] {
       if (before.is_locked || before.is_delayed || !waits_for_nothing(access, before, begins)) return false;
       begins |= access.transfers.count() != 0;
@@ -326,12 +331,14 @@ inline bool Pipeline::repeats(const PipelineStates::Step& step, std::span<const 
   return true;
 }
 
-/// What the accesses of a step that is repeated begin.
+/// What the accesses of a step that is repeated begin: lines and page walks.
 void Pipeline::begin_transfers(const PipelineStates::Step& step, std::span<const TimedAccess> accesses) {
   const TimedAccess* at = accesses.data();
   for (const PipelineStates::Access& before : step.accesses()) {
     const TimedAccess& access = *at++;
-    if (access.transfers.count() != 0) transfer(access, clocks_.retired + before.when, took(before));
+    const Tick when = clocks_.retired + before.when;
+    if (access.walk != 0) walk(access, when, before.is_store);
+    if (access.transfers.count() != 0) transfer(access, when, took(before), before.is_store);
   }
 }
 
@@ -352,8 +359,8 @@ bool Pipeline::repeat(const TimedBlock& block, std::span<const TimedAccess> acce
       continue;
     }
     stores_.forget_overwritten();
-    if (std::ranges::any_of(accesses, [](const TimedAccess& access) { return access.transfers.count() != 0; }))
-      begin_transfers(step, accesses);
+    const auto begins = [](const TimedAccess& access) { return access.transfers.count() != 0 || access.walk != 0; };
+    if (std::ranges::any_of(accesses, begins)) begin_transfers(step, accesses);
     if (before != PipelineStates::none) states_.put_first(state_, before, at);
     clocks_.retired += step.takes;
     state_ = step.to;

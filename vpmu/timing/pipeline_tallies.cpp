@@ -27,6 +27,13 @@ PipelineTotal total_of(const Spread& spread, std::uint64_t sum, std::uint64_t be
   return total;
 }
 
+PipelineTotal total_of(const UnderWay& all, Tick now) {
+  const UnderWay passed = all.until(now);
+  PipelineTotal total{.sum = cycles_of(passed.sum), .beginnings = passed.beginnings};
+  std::ranges::transform(passed.at_least, total.at_least.begin(), cycles_of);
+  return total;
+}
+
 /// Microcode comes four micro-ops at once.
 PipelineTotal microcode(std::uint64_t micro_ops) {
   const std::uint64_t cycles = micro_ops / 4;
@@ -42,6 +49,20 @@ TopDown top_down(const PipelineCounts& counts, const Microarchitecture& on) {
                 .front_end = t[Q::not_delivered].sum};
   slots.back_end = on.issue_width * t.cycles - slots.retiring - slots.bad_speculation - slots.front_end;
   return slots;
+}
+
+void LineTallies::tell(PipelineTotals& to, Tick now) const {
+  const UnderWay waited = waiting.until(now);
+  to[Q::fill_buffers_full] = total_of(Stall{.ticks = waited.at_least[0], .beginnings = waited.beginnings});
+  to[Q::l1d_lines_pending] = total_of(to_l1d, now);
+  to[Q::demand_reads_outstanding] = total_of(demand_reads, now);
+  to[Q::memory_reads_outstanding] = total_of(memory_reads, now);
+  to[Q::reads_outstanding] = total_of(reads, now);
+  to[Q::rfos_outstanding] = total_of(rfos, now);
+  to[Q::load_walks] = total_of(load_walks, now);
+  to[Q::store_walks] = total_of(store_walks, now);
+  to[Q::code_reads_outstanding] = total_of(code_reads);
+  to[Q::code_walks] = total_of(code_walks);
 }
 
 void PipelineTallies::fold() {

@@ -57,6 +57,67 @@ struct Stall {
   }
 };
 
+/// How much of something is under way in each tick. It is told in the program's order: what is told later is taken to
+/// begin when all that was told before has begun.
+struct UnderWay {
+  static constexpr std::size_t told_apart = PipelineTotal::max_threshold;
+  std::uint64_t sum{}, beginnings{};
+  std::array<std::uint64_t, told_apart> at_least{};
+  std::array<Tick, told_apart> ends{};  ///< Of those that end last, the latest first.
+  /// The last ticks, without a gap, in which there were at least so many.
+  std::array<Tick, told_apart> first{}, last{};
+
+  void add(Tick from, Tick until) {
+    if (until <= from) return;
+    sum += static_cast<std::uint64_t>(until - from);
+    beginnings += from > ends[0] ? 1 : 0;
+    // There are so many others from when the last of these has ended until the one before it ends.
+    Tick to = until;
+    for (std::size_t others = 0; others < told_apart && to > from; ++others) {
+      const Tick since = std::max(from, ends[others]);
+      if (to > since) {
+        at_least[others] += static_cast<std::uint64_t>(to - since);
+        if (since > last[others]) first[others] = since;
+        last[others] = to;
+      }
+      to = std::min(to, ends[others]);
+    }
+    for (Tick& end : ends)
+      if (until > end) std::swap(until, end);
+  }
+  /// What there was until `now`, without what has been told of later.
+  [[nodiscard]] UnderWay until(Tick now) const {
+    UnderWay passed = *this;
+    for (std::size_t n = 0; n < told_apart; ++n) {
+      const auto left = static_cast<std::uint64_t>(std::max(0, last[n] - std::max(now, first[n])));
+      passed.at_least[n] -= std::min(left, at_least[n]);
+      passed.sum -= std::min(left, passed.sum);
+    }
+    return passed;
+  }
+  template <class Change>
+  void each_tick(const Change& change) {
+    for (auto* const ticks : {&ends, &first, &last}) std::ranges::for_each(*ticks, change);
+  }
+};
+
+/// What a pipeline tallies of lines and page walks as they begin, which happens at no time that states know: so it is
+/// no part of PipelineTallies, and grows by itself.
+struct LineTallies {
+  UnderWay to_l1d, waiting, demand_reads, memory_reads, reads, rfos, load_walks, store_walks;
+  Stall code_reads, code_walks;
+
+  template <class Change>
+  void each_tick(const Change& change) {
+    for (UnderWay* const one :
+         {&to_l1d, &waiting, &demand_reads, &memory_reads, &reads, &rfos, &load_walks, &store_walks})
+      one->each_tick(change);
+  }
+  /// Until `now`.
+  void tell(PipelineTotals& to, Tick now) const;
+};
+static_assert(std::has_unique_object_representations_v<LineTallies>, "its bytes are saved");
+
 /// What a pipeline tallies as blocks retire. All times are in ticks. Nothing in it changes when anything happens.
 struct PipelineTallies {
   /// By whether their code came out of the micro-op cache. The first numbers are 32 bits wide, so that they are quick

@@ -79,6 +79,7 @@ struct ClockedAccess {
   std::uint16_t store_late{};  ///< Of a load and store: by which the store's line is the core's own later than there.
   HitLevel level{};      ///< Where they come from.
   bool changed_code{};   ///< It stores to code that was fetched.
+  std::uint16_t walk{};  ///< Cycles of `late` for the page walk, with which it begins.
   Transfers transfers{};
 };
 
@@ -94,6 +95,8 @@ struct CodeArrival {
   bool mispredicted{};   ///< By way of a mispredicted branch.
   bool decoded{true};    ///< It is in the decoded micro-op cache.
   std::uint16_t wait{};  ///< Cycles until it is there, later than from the L1I.
+  std::uint16_t walk{};  ///< Those of them for a page walk,
+  std::uint16_t read{};  ///< and for its line, from beyond the L2.
   bool changes_code{};   ///< It stores to code that was fetched: what comes next is fetched anew.
 };
 

@@ -83,14 +83,8 @@ std::uint32_t Hierarchy::own(std::uint64_t line) {
   const Snoop others = sharing_->own(*this, line);
   owned_.insert(line);
   if (others.in_core == Snoop::Found::nothing) return 0;
-  count_offcore(line, OffcoreRequest::demand_rfo, OffcoreSupplier::l3_shared);
+  count_off_core(line, OffcoreRequest::demand_rfo, OffcoreSupplier::l3_shared);
   return std::uint32_t{profile_->latency.l3} + profile_->latency.shared;
-}
-
-void Hierarchy::count_offcore(std::uint64_t line, OffcoreRequest request, OffcoreSupplier supplier) {
-  const unsigned cell = offcore_cell(request, supplier);
-  ++offcore_[thread_][cell];
-  ++llc_.slices[(line ^ line >> 7 ^ line >> 13) % slice_count_][cell];
 }
 
 // For a line that the L1 and the L2 lack.
@@ -201,19 +195,44 @@ Answer answer_of(const Snoop& others, bool in_l3) {
   return in_l3 ? Answer{HitLevel::l3, OffcoreSupplier::l3} : Answer{HitLevel::dram, OffcoreSupplier::local_dram};
 }
 
+CacheEvent in_l2(OffcoreRequest request, bool hit) {
+  switch (request) {
+    case OffcoreRequest::demand_data_read: return hit ? CacheEvent::l2_data_read_hit : CacheEvent::l2_data_read_miss;
+    case OffcoreRequest::demand_rfo: return hit ? CacheEvent::l2_rfo_hit : CacheEvent::l2_rfo_miss;
+    case OffcoreRequest::demand_code_read: return hit ? CacheEvent::l2_code_read_hit : CacheEvent::l2_code_read_miss;
+    case OffcoreRequest::prefetch_data_read: break;
+  }
+  return hit ? CacheEvent::l2_prefetch_hit : CacheEvent::l2_prefetch_miss;
+}
+
 }  // namespace
 
-/// Where a line that the L1 lacks is found; afterwards the L2 has it.
-HitLevel Hierarchy::below_l1(std::uint64_t line, OffcoreRequest request) {
-  l3_.prefetch(l3_key(line));
-  if (l2_.touch(line)) return HitLevel::l2;
+void Hierarchy::count_off_core(std::uint64_t line, OffcoreRequest request, OffcoreSupplier supplier) {
+  const unsigned cell = offcore_cell(request, supplier);
+  ++offcore_[thread_][cell];
+  ++llc_.slices[(line ^ line >> 7 ^ line >> 13) % slice_count_][cell];
+}
+
+/// Where a line that the L2 lacks is found; afterwards the L2 has it.
+HitLevel Hierarchy::below_l2(std::uint64_t line, OffcoreRequest request) {
+  count(in_l2(request, false));
   const Snoop others = ask_others(line, request);
   const bool in_l3 = l3_.touch(l3_key(line));
   if (!in_l3 && profile_->last_level == LastLevel::inclusive) fill_l3(line);
   fill_l2(line);
   const Answer answer = answer_of(others, in_l3 || others.in_l3);
-  count_offcore(line, request, answer.supplier);
+  count_off_core(line, request, answer.supplier);
   return answer.level;
+}
+
+/// Where a line that the L1 lacks is found; afterwards the L2 has it.
+HitLevel Hierarchy::below_l1(std::uint64_t line, OffcoreRequest request) {
+  l3_.prefetch(l3_key(line));
+  if (l2_.touch(line)) {
+    count(in_l2(request, true));
+    return HitLevel::l2;
+  }
+  return below_l2(line, request);
 }
 
 namespace {
@@ -244,7 +263,7 @@ Hierarchy::Line Hierarchy::hit_line(std::uint64_t line, unsigned offset) {
   const LineTransfers::Transfer* const transfer = transfers_.find(line);
   if (transfer != nullptr && transfer->to_l1 != 0) {
     const std::uint32_t latency = rest_of(*transfer, l1);
-    result = {HitLevel::lfb, latency, transfer->prefetched != 0};
+    result = {HitLevel::lfb, latency, static_cast<Prefetched>(transfer->prefetched)};
     if (!keeps_time_) {
       result.waits = static_cast<std::uint16_t>(latency - l1);
       result.transfers.wait_for(transfers_.name_of(*transfer));
@@ -279,30 +298,25 @@ Hierarchy::Line Hierarchy::missed_line(std::uint64_t line, unsigned offset, Offc
   return result;
 }
 
-/// Where a line that the L2 lacks is found; afterwards it has it.
-HitLevel Hierarchy::prefetch_below_l2(std::uint64_t line) {
-  const Snoop others = ask_others(line, OffcoreRequest::demand_data_read);
-  const bool in_l3 = l3_.touch(l3_key(line));
-  if (!in_l3 && profile_->last_level == LastLevel::inclusive) fill_l3(line);
-  fill_l2(line);
-  return answer_of(others, in_l3 || others.in_l3).level;
-}
-
 /// What the prefetchers bring into the L2 because of a line that the L1 lacked.
 void Hierarchy::prefetch_for(std::uint64_t line, Transfers& transfers) {
   const PrefetchedLines wanted = prefetchers_.missed_l1(line);
   for (const std::uint64_t next : wanted.all()) {
-    if (l2_.contains(next)) continue;
-    const HitLevel level = prefetch_below_l2(next);
+    if (l2_.contains(next)) {
+      count(CacheEvent::l2_prefetch_hit);
+      continue;
+    }
+    const HitLevel level = below_l2(next, OffcoreRequest::prefetch_data_read);
     transfers.begin(transfers_.begin(next, level, latency_of(level), false).number, from_of(level));
   }
 }
 
 /// The line goes into the L1, if it lacks it.
 void Hierarchy::prefetch_next(std::uint64_t line, Transfers& transfers) {
-  if (l1d_.contains(line)) return;
+  if (l1d_.contains(line)) return count(CacheEvent::l1d_prefetch_hit);
+  count(CacheEvent::l1d_prefetch_miss);
   const LineTransfers::Transfer* const transfer = transfers_.find(line);
-  HitLevel level = l2_.touch(line) ? HitLevel::l2 : prefetch_below_l2(line);
+  HitLevel level = below_l1(line, OffcoreRequest::demand_data_read);
   // One that is on its way to the L2 comes as late as it would if it began now: no one waits for two.
   if (level == HitLevel::l2 && transfer != nullptr) level = static_cast<HitLevel>(transfer->level);
   l1d_.insert(line);
@@ -310,13 +324,14 @@ void Hierarchy::prefetch_next(std::uint64_t line, Transfers& transfers) {
   repeated_stores_.drop(line);
   ++l1d_fills_[thread_];
   transfers.begin(transfers_.begin(line, level, latency_of(level), true).number, from_of(level));
+  transfers_.mark_prefetched(line, Prefetched::by_hardware);
   prefetchers_.expect(line);
   prefetch_for(line, transfers);
 }
 
 /// Cycles of a page walk: those of the second level TLB, which does not have the page, and the loads of the entries
 /// that the paging-structure caches do not have. SDM 3A 4.10.3.
-std::uint16_t Hierarchy::walk(std::uint64_t linear, PageSize size) {
+std::uint16_t Hierarchy::walk(std::uint64_t linear, PageSize size, bool for_code) {
   if (keeps_time_) return profile_->latency.walk;
   constexpr unsigned page_table = 0, directory = 1, directory_pointer = 2;
   const auto misses = [linear](RecencySets& cache, unsigned level) {
@@ -328,37 +343,41 @@ std::uint16_t Hierarchy::walk(std::uint64_t linear, PageSize size) {
   unsigned cycles = profile_->latency.stlb_hit;
   if (size == PageSize::small) {
     if (misses(directories_, directory)) {
-      if (misses(directory_pointers_, directory_pointer)) cycles += load_entry(linear, directory_pointer);
-      cycles += load_entry(linear, directory);
+      if (misses(directory_pointers_, directory_pointer)) cycles += load_entry(linear, directory_pointer, for_code);
+      cycles += load_entry(linear, directory, for_code);
     }
-    cycles += load_entry(linear, page_table);
+    cycles += load_entry(linear, page_table, for_code);
   } else if (size == PageSize::large) {
-    if (misses(directory_pointers_, directory_pointer)) cycles += load_entry(linear, directory_pointer);
-    cycles += load_entry(linear, directory);
+    if (misses(directory_pointers_, directory_pointer)) cycles += load_entry(linear, directory_pointer, for_code);
+    cycles += load_entry(linear, directory, for_code);
   } else {
-    cycles += load_entry(linear, directory_pointer);
+    cycles += load_entry(linear, directory_pointer, for_code);
   }
   return static_cast<std::uint16_t>(cycles);
 }
 
 /// Loads a paging-structure entry. Where the guest has it is not known here: each level's entries have a place of their
 /// own, far above RAM, in the order of the linear addresses that they are for.
-std::uint16_t Hierarchy::load_entry(std::uint64_t linear, unsigned level) {
+std::uint16_t Hierarchy::load_entry(std::uint64_t linear, unsigned level, bool for_code) {
+  using enum CacheEvent;
+  const auto found = [&](CacheEvent for_data_there, CacheEvent for_code_there, HitLevel there) {
+    count(for_code ? for_code_there : for_data_there);
+    return latency_of(there);
+  };
   constexpr std::uint64_t above_ram = 1ULL << 36, entries_of_line = 8;
   const std::uint64_t entry = (linear & ((1ULL << 48) - 1)) >> (12 + 9 * level);
   const std::uint64_t line = above_ram | std::uint64_t{level} << 34 | entry / entries_of_line;
   repeated_data_.drop(line);
   repeated_stores_.drop(line);
-  if (l1d_.touch(line)) return profile_->latency.l1;
-  HitLevel level_of_line = HitLevel::l2;
-  if (!l2_.touch(line)) {
-    const bool in_l3 = l3_.touch(l3_key(line));
-    if (!in_l3 && profile_->last_level == LastLevel::inclusive) fill_l3(line);
-    fill_l2(line);
-    level_of_line = in_l3 ? HitLevel::l3 : HitLevel::dram;
-  }
+  if (l1d_.touch(line)) return found(data_walk_l1d, code_walk_l1d, HitLevel::l1);
   l1d_.insert(line);
-  return latency_of(level_of_line);
+  if (l2_.touch(line)) return found(data_walk_l2, code_walk_l2, HitLevel::l2);
+  const bool in_l3 = l3_.touch(l3_key(line));
+  if (!in_l3 && profile_->last_level == LastLevel::inclusive) fill_l3(line);
+  fill_l2(line);
+  count_off_core(line, OffcoreRequest::demand_data_read, in_l3 ? OffcoreSupplier::l3 : OffcoreSupplier::local_dram);
+  return in_l3 ? found(data_walk_l3, code_walk_l3, HitLevel::l3)
+               : found(data_walk_memory, code_walk_memory, HitLevel::dram);
 }
 
 /// Takes a fill buffer: a free one, or else the first to become free, for which it waits.
@@ -374,7 +393,7 @@ DataResult Hierarchy::prefetch(const DataAccess& access, OffcoreRequest request,
   if (into_l1) {
     const bool fills = !l1d_.contains(line);
     const DataResult result = do_access(access, request);
-    if (fills) transfers_.mark_prefetched(line);
+    if (fills) transfers_.mark_prefetched(line, Prefetched::by_software);
     return result;
   }
   DataResult result{.level = HitLevel::l1, .tlb = TlbResult::hit};
@@ -394,7 +413,7 @@ FetchResult Hierarchy::fetch(std::uint64_t linear, std::uint64_t physical, PageS
   const std::uint64_t line = physical / line_bytes;
   repeated_code_.drop(line);
   FetchResult result{.level = HitLevel::l1, .tlb = itlb.look_up(linear, page), .decoded = has_decoded()};
-  if (result.tlb == TlbResult::walk) result.walk = walk(linear, page);
+  if (result.tlb == TlbResult::walk) result.walk = walk(linear, page, /*for_code=*/true);
   if (!l1i_.touch(line)) {
     result.level = below_l1(line, OffcoreRequest::demand_code_read);
     l1i_.insert(line);

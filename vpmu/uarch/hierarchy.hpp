@@ -27,12 +27,13 @@ struct DataAccess {
 struct DataResult {
   HitLevel level{};  ///< Of the slower line, if the access spans two.
   TlbResult tlb{};
-  std::uint16_t latency{};  ///< Core cycles from dispatch to data.
-  bool split{};             ///< The access spans two lines.
-  bool met_prefetch{};      ///< The line is in flight because of a software prefetch.
-  bool changed_code{};      ///< A store to a line of code that the L1I had.
+  std::uint16_t latency{};    ///< Core cycles from dispatch to data.
+  bool split{};               ///< The access spans two lines.
+  Prefetched met_prefetch{};  ///< The line is in flight to the L1D because of a prefetch.
+  bool changed_code{};        ///< A store to a line of code that the L1I had.
   PageSize page{};
   std::uint16_t waits{};  ///< Cycles of `latency` for a line that was on its way already: an estimate.
+  std::uint16_t walk{};   ///< And for the page walk.
   std::uint16_t store_late{};  ///< Of a load and store: those for which the store waits behind the load.
   Transfers transfers{};
   friend bool operator==(const DataResult&, const DataResult&) = default;
@@ -150,8 +151,11 @@ class Hierarchy {
       if (stores) repeated_stores_.put(access.linear);
     }
     if (tlb == TlbResult::stlb_hit) line.latency += profile_->latency.stlb_hit;
-    if (tlb == TlbResult::walk) [[unlikely]]
-      line.latency += walk(access.linear, access.page);
+    std::uint16_t walks{};
+    if (tlb == TlbResult::walk) [[unlikely]] {
+      walks = walk(access.linear, access.page, /*for_code=*/false);
+      line.latency += walks;
+    }
     return {.level = line.level,
             .tlb = tlb,
             .latency = static_cast<std::uint16_t>(std::min<std::uint32_t>(line.latency, 0xFFFF)),
@@ -160,6 +164,7 @@ class Hierarchy {
             .changed_code = changed_code,
             .page = access.page,
             .waits = line.waits,
+            .walk = walks,
             .transfers = line.transfers};
   }
   /// A software prefetch of a line: into the L1, too, or only into the L2; `request` says whether to write it.
@@ -196,6 +201,10 @@ class Hierarchy {
 
   /// Lines that a thread has filled into the L1D.
   [[nodiscard]] std::uint64_t l1d_fills(unsigned thread = 0) const { return l1d_fills_[thread]; }
+  /// What a thread has caused, by CacheEvent.
+  [[nodiscard]] const std::array<std::uint64_t, cache_event_count>& cache_events(unsigned thread = 0) const {
+    return cache_events_[thread];
+  }
   /// Lines that a thread wanted and the L2 lacked, by offcore_cell().
   [[nodiscard]] const std::array<std::uint64_t, offcore_cell_count>& offcore(unsigned thread = 0) const {
     return offcore_[thread];
@@ -240,7 +249,7 @@ class Hierarchy {
   struct Line {
     HitLevel level;
     std::uint32_t latency;
-    bool met_prefetch{};
+    Prefetched met_prefetch{};
     std::uint16_t waits{};
     Transfers transfers{};
   };
@@ -277,17 +286,18 @@ class Hierarchy {
     of.clear();
   }
   HitLevel below_l1(std::uint64_t line, OffcoreRequest request);
-  HitLevel prefetch_below_l2(std::uint64_t line);
+  HitLevel below_l2(std::uint64_t line, OffcoreRequest request);
+  void count(CacheEvent event) { ++cache_events_[thread_][static_cast<unsigned>(event)]; }
+  void count_off_core(std::uint64_t line, OffcoreRequest request, OffcoreSupplier supplier);
   void prefetch_for(std::uint64_t line, Transfers& transfers);
   void prefetch_next(std::uint64_t line, Transfers& transfers);
-  std::uint16_t walk(std::uint64_t linear, PageSize size);
-  std::uint16_t load_entry(std::uint64_t linear, unsigned level);
+  std::uint16_t walk(std::uint64_t linear, PageSize size, bool for_code);
+  std::uint16_t load_entry(std::uint64_t linear, unsigned level, bool for_code);
   [[nodiscard]] Snoop ask_others(std::uint64_t line, OffcoreRequest request);
   [[nodiscard]] bool is_to_be_owned(OffcoreRequest request) const {
     return sharing_ != nullptr && request == OffcoreRequest::demand_rfo;
   }
   std::uint32_t own(std::uint64_t line);
-  void count_offcore(std::uint64_t line, OffcoreRequest request, OffcoreSupplier supplier);
   void fill_l2(std::uint64_t line);
   void fill_l3(std::uint64_t line);
   [[nodiscard]] std::uint16_t latency_of(HitLevel level) const;
@@ -314,6 +324,7 @@ class Hierarchy {
   Prefetchers prefetchers_;
   RecencySets directories_, directory_pointers_;  ///< The paging-structure caches. SDM 3A 4.10.3.
   std::array<std::array<std::uint64_t, offcore_cell_count>, max_threads> offcore_{};
+  std::array<std::array<std::uint64_t, cache_event_count>, max_threads> cache_events_{};
   std::array<std::uint64_t, max_threads> l1d_fills_{};
   LlcCounts llc_{};
   unsigned slice_count_{1};

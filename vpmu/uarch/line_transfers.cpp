@@ -18,7 +18,10 @@ void LineTransfers::visit_state(const StateVisitor& visit) {
   visit(state_bytes(places_));
   for (std::uint64_t* const word : {&now_, &marks_, &last_ready_}) visit(state_bytes(*word));
   for (std::uint32_t* const number : {&last_, &settled_}) visit(state_bytes(*number));
-  for (Transfer& transfer : transfers_) transfer.level = std::min<std::uint8_t>(transfer.level, hit_level_count - 1);
+  for (Transfer& transfer : transfers_) {
+    transfer.level = std::min<std::uint8_t>(transfer.level, hit_level_count - 1);
+    transfer.prefetched = std::min(transfer.prefetched, static_cast<std::uint8_t>(Prefetched::by_hardware));
+  }
 }
 
 }  // namespace vpmu::uarch

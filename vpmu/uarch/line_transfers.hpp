@@ -18,7 +18,7 @@ class LineTransfers {
     std::uint64_t ready{};      ///< When the line arrives.
     std::uint32_t number{};     ///< They are numbered in the order in which they begin, from 1.
     std::uint8_t to_l1{};       ///< 1: to the L1D, 0: to the L2 alone.
-    std::uint8_t prefetched{};  ///< 1: a software prefetch has asked for it.
+    std::uint8_t prefetched{};  ///< Prefetched: a prefetch into the L1D has asked for it.
     std::uint8_t level{};       ///< HitLevel: where it comes from.
     std::uint8_t reserved{};
   };
@@ -50,9 +50,9 @@ class LineTransfers {
     const Transfer& at = transfers_[place(line)];
     return at.line == line && at.ready > now_ ? &at : nullptr;
   }
-  /// A software prefetch has asked for the line.
-  void mark_prefetched(std::uint64_t line) {
-    if (Transfer& at = transfers_[place(line)]; at.line == line) at.prefetched = 1;
+  /// Such a prefetch has asked for the line.
+  void mark_prefetched(std::uint64_t line, Prefetched by) {
+    if (Transfer& at = transfers_[place(line)]; at.line == line) at.prefetched = static_cast<std::uint8_t>(by);
   }
   /// The line is in no cache any more: nobody waits for it.
   void forget(std::uint64_t line) {

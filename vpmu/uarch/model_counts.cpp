@@ -21,7 +21,7 @@ bool needs_memory(const PlanEntry& e) {
 
 bool ProcessorModel::tells(Counts counts) {
   const ToldBy by = describe(counts).told_by;
-  return by == ToldBy::caches || by == ToldBy::prediction;
+  return by == ToldBy::caches || by == ToldBy::timed_caches || by == ToldBy::prediction;
 }
 
 // The model does not count branches for which the engine has a tally, nor far branches.
@@ -58,7 +58,12 @@ std::uint64_t ProcessorModel::count_alone(Counts counts) const {
 // What several kinds count is counted once.
 std::uint64_t ProcessorModel::count_union(std::span<const Counts> kinds) const {
   std::uint64_t n = 0;
-  for (const Counts kind : kinds) n += count_alone(kind);
+  CacheEvents caches;
+  for (const Counts kind : kinds) {
+    n += count_alone(kind);
+    caches = caches | describe(kind).caches;
+  }
+  n += caches.sum(hierarchy_.cache_events(thread_));
   const auto any_access = [kinds](bool AccessPattern::* which, HitLevel level, TlbResult tlb, PageSize page) {
     return std::ranges::any_of(kinds, [&](Counts kind) {
       const AccessPattern& of = describe(kind).accesses;

@@ -23,6 +23,7 @@ void fill_in(MemAccess& access, const std::optional<DataResult>& seen) {
 DataResult joined(const DataResult& first, const DataResult& second) {
   DataResult result = second.latency > first.latency ? second : first;
   result.tlb = std::max(first.tlb, second.tlb);
+  result.walk = static_cast<std::uint16_t>(first.walk + second.walk);
   return result;
 }
 
@@ -33,6 +34,7 @@ void ProcessorModel::begin_instruction() {
   last_store_.reset();
   frontend_ = {};
   offcore_before_ = hierarchy_.offcore(thread_);
+  caches_before_ = hierarchy_.cache_events(thread_);
   l1d_fills_before_ = hierarchy_.l1d_fills(thread_);
   mispredicted_ = false;
   telling_ = true;
@@ -44,11 +46,14 @@ void ProcessorModel::complete(Retirement& r) {
   if (r.has_store) fill_in(r.store, last_store_);
   if (r.branch.kind != BranchKind::none) r.branch.mispredicted = mispredicted_;
   r.frontend = frontend_;
+  const auto since = [](std::uint64_t now, std::uint64_t before) {
+    return static_cast<std::uint16_t>(std::min<std::uint64_t>(now - before, 0xFFFF));
+  };
   for (unsigned cell = 0; cell < offcore_cell_count; ++cell)
-    r.offcore[cell] = static_cast<std::uint16_t>(
-        std::min<std::uint64_t>(hierarchy_.offcore(thread_)[cell] - offcore_before_[cell], 0xFFFF));
-  r.l1d_fills =
-      static_cast<std::uint16_t>(std::min<std::uint64_t>(hierarchy_.l1d_fills(thread_) - l1d_fills_before_, 0xFFFF));
+    r.offcore[cell] = since(hierarchy_.offcore(thread_)[cell], offcore_before_[cell]);
+  for (unsigned event = 0; event < cache_event_count; ++event)
+    r.caches[event] = since(hierarchy_.cache_events(thread_)[event], caches_before_[event]);
+  r.l1d_fills = since(hierarchy_.l1d_fills(thread_), l1d_fills_before_);
 }
 
 namespace {
@@ -75,8 +80,7 @@ void ProcessorModel::fetched(const SeenCode& code) {
   if (clock_ == nullptr) (void)fetch(code);  // else the clock says when: see arrive()
 }
 
-/// Returns for how many cycles the code must be waited for.
-std::uint16_t ProcessorModel::fetch(const SeenCode& code) {
+FetchResult ProcessorModel::fetch(const SeenCode& code) {
   const PageSize page = page_size_of(code.page_bytes);
   const auto result = hierarchy_.fetch(code.linear, code.physical, page);
   front_.line = code.linear;
@@ -119,7 +123,7 @@ std::uint16_t ProcessorModel::fetch(const SeenCode& code) {
   // For an instruction in two lines, the longer bubble.
   frontend_.bubble_cycles = std::max(frontend_.bubble_cycles, bubble_of(result, hierarchy_.profile().latency));
   frontend_.bubble_slots = frontend_.bubble_cycles != 0 ? all_slots : std::uint8_t{0};
-  return wait_of(result, hierarchy_.profile().latency);
+  return result;
 }
 
 // The clock is part of the state, so it is first brought up to date. Both threads of a core have its state; of two that
@@ -167,6 +171,7 @@ inline ClockedAccess ProcessorModel::clocked(std::uint64_t physical, std::uint16
           .store_late = result.store_late,
           .level = result.level,
           .changed_code = result.changed_code,
+          .walk = result.walk,
           .transfers = result.transfers};
 }
 
@@ -223,7 +228,8 @@ void ProcessorModel::came_to(const SeenAccess& a, const Result& result) {
 void ProcessorModel::count_load(const Result& load) {
   loads_.add(load.level, load.tlb, load.page);
   counts_[static_cast<unsigned>(Counts::load_latency)] += load.latency > latency_over_ ? 1 : 0;
-  counts_[static_cast<unsigned>(Counts::loads_met_prefetch)] += load.met_prefetch ? 1 : 0;
+  if (load.met_prefetch == Prefetched::by_software) add(Counts::loads_met_prefetch);
+  if (load.met_prefetch == Prefetched::by_hardware) add(Counts::loads_met_hardware_prefetch);
 }
 
 // A locked instruction loads and stores in one access.
@@ -465,7 +471,11 @@ inline void ProcessorModel::arrive(std::uint64_t rip, const SeenCode& line, Code
       front_.is_decoded = hierarchy_.has_decoded() ? 1 : 0;
       if (!hierarchy_.has_decoded()) add(Counts::l1i_hits);
     } else {
-      arrival.wait = fetch(line);
+      const FetchResult fetched = fetch(line);
+      const Latencies& latency = hierarchy_.profile().latency;
+      arrival.wait = wait_of(fetched, latency);
+      arrival.walk = fetched.walk;
+      if (is_below_l2(fetched.level)) arrival.read = fetched.level == HitLevel::dram ? latency.dram : latency.l3;
     }
     decoded &= front_.is_decoded != 0;
   }

@@ -142,7 +142,7 @@ class ProcessorModel final : public Observer, private CodeFetcher {
   void arrive(std::uint64_t rip, const SeenCode& line, CodeArrival& arrival);
   bool saw_hit(const BlockAccess& a, std::uint64_t at);
   static ClockedAccess hit(const SeenBlocks& all, const BlockAccess& a, std::uint64_t at);
-  std::uint16_t fetch(const SeenCode& code);
+  FetchResult fetch(const SeenCode& code);
   [[nodiscard]] ClockedAccess clocked(std::uint64_t physical, std::uint16_t bytes, const DataResult& result) const;
   /// The block that begins now comes after this branch.
   void expect_after(const SeenBranch& branch, Foreseen foreseen) {
@@ -185,6 +185,7 @@ class ProcessorModel final : public Observer, private CodeFetcher {
   FrontendOutcome frontend_{};
   // The hierarchy's, when the instruction began.
   std::array<std::uint64_t, offcore_cell_count> offcore_before_{};
+  std::array<std::uint64_t, cache_event_count> caches_before_{};
   std::uint64_t l1d_fills_before_{};
   void put_kept(std::uint64_t n, const SeenBranch& branch, std::uint64_t to, std::uint64_t now, bool mispredicted);
   static constexpr std::uint64_t max_of_ring = 64;  ///< The deepest LBR's entries and the branch before them fit.

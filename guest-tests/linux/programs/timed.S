@@ -91,6 +91,7 @@ prepare_chain:
         mov     $madvise, %eax
         syscall
         pop     %rsi
+link_chain:
         mov     %rsi, %rcx
         shr     $6, %rcx
         lea     (%rdi, %rsi), %r10
@@ -116,6 +117,17 @@ prepare_memory:
         jnz     1b
         mfence
         ret
+
+# The same in pages of 4 KiB, of which no TLB has so many: each access is a page walk.
+        .equ    madv_nohugepage, 15
+prepare_walks:
+        push    %rsi
+        mov     $all_bytes, %esi
+        mov     $madv_nohugepage, %edx
+        mov     $madvise, %eax
+        syscall
+        pop     %rsi
+        jmp     link_chain
 
 # A pointer to itself, and another 4 KiB and 4 KiB + 64 behind it.
 prepare_pointer:
@@ -268,6 +280,11 @@ end_\name:
         chase   l2, 128 << 10
         chase   l3, 2 << 20
         chase   memory, 16 << 20, prepare_memory
+        timed   walks, prepare_walks, 16 << 20
+        .rept   8
+        mov     (%rdi), %rdi
+        .endr
+        again   walks
 
 # Lines of memory, none of which waits for another.
         timed   overlapped, prepare_memory, 16 << 20

@@ -17,6 +17,7 @@ namespace vmm {
 namespace {
 
 const EventDelivery nothing_to_count{Delivery::exact, "always 0"};
+const EventDelivery untold{Delivery::none, "only a model of the pipeline tells it"};
 
 /// How the source delivers a union: as the worst of its events.
 template <class Rule>
@@ -63,7 +64,8 @@ EventDelivery instruction_delivery(const vpmu::GenerationDesc& generation, const
     case vpmu::ToldBy::target: return estimated("loads from what is no RAM");
     case vpmu::ToldBy::instruction:
       return event.cmask != 0 || event.edge ? estimated(one_cycle) : EventDelivery{Delivery::exact, {}};
-    case vpmu::ToldBy::pipeline: return {Delivery::none, "only a model of the pipeline tells it"};
+    case vpmu::ToldBy::timed_caches:
+    case vpmu::ToldBy::pipeline: return untold;
     case vpmu::ToldBy::nothing:
     case vpmu::ToldBy::caches:
     case vpmu::ToldBy::fetch:
@@ -85,6 +87,15 @@ bool needs_other_cores(const vpmu::GenerationDesc& generation, const vpmu::Event
   return (vpmu::offcore_filter(generation.offcore, event.msr_value) & alone) == 0;
 }
 
+/// Of these requests, which ones nobody makes without a model of the pipeline.
+vpmu::OffcoreFilter made_by_prefetchers(vpmu::OffcoreFilter requests) {
+  unsigned prefetches = 0;
+  for (unsigned supplier = 0; supplier < vpmu::offcore_supplier_count; ++supplier)
+    prefetches |= 1U << vpmu::offcore_cell(vpmu::OffcoreRequest::prefetch_data_read,
+                                           static_cast<vpmu::OffcoreSupplier>(supplier));
+  return static_cast<vpmu::OffcoreFilter>(requests & prefetches);
+}
+
 /// The exact source, of an event that is no union: its engine feeds each instruction to a model of the processor.
 EventDelivery exact_delivery_of_one(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event,
                                     vpmu::PipelineQuantities told) {
@@ -95,6 +106,7 @@ EventDelivery exact_delivery_of_one(const vpmu::GenerationDesc& generation, cons
   if (is_of_pipeline(event, told)) return {Delivery::estimated, "a model of the pipeline"};
   if (!told.empty() && vpmu::only_pipeline_tells(event.counts))
     return {Delivery::none, "the model of the pipeline does not tell it"};
+  if (told.empty() && vpmu::needs_pipeline(event.counts)) return untold;
   if (event.counts == frontend) {
     const std::uint64_t choice = event.msr_value & choice_mask;
     if (choice == bubbles) {
@@ -106,9 +118,11 @@ EventDelivery exact_delivery_of_one(const vpmu::GenerationDesc& generation, cons
     return choice == any_dsb_miss || (choice >= first_miss && choice <= last_miss) ? by_caches : EventDelivery{};
   }
   // A table row without an MSR value stands for all values.
-  if (vpmu::is_offcore(event.counts) && event.msr_index != 0 &&
-      vpmu::offcore_filter(generation.offcore, event.msr_value) == 0)
-    return {};
+  if (vpmu::is_offcore(event.counts) && event.msr_index != 0) {
+    const vpmu::OffcoreFilter requests = vpmu::offcore_filter(generation.offcore, event.msr_value);
+    if (requests == 0) return {};
+    if (told.empty() && made_by_prefetchers(requests) == requests) return untold;
+  }
   if (event.counts == itlb_misses) return by_caches;
   if (needs_other_cores(generation, event))
     return {Delivery::estimated, "a model of the caches of all CPUs; without KVM only"};

@@ -25,7 +25,7 @@ bool is_branches(Counts counts) { return counts == Counts::branches || counts ==
 bool engine_knows(const PlanEntry& e) {
   const bool offcore = e.counts == Counts::offcore || e.counts == Counts::offcore_1;
   const bool is_known = e.counts != Counts::unmodelled && e.counts != Counts::never;
-  return is_known && !vpmu::only_pipeline_tells(e.counts) && (!offcore || e.offcore != 0);
+  return is_known && !vpmu::needs_pipeline(e.counts) && (!offcore || e.offcore != 0);
 }
 
 /// Counted by a model: the engine's caches and predictors differ from the host's, so its count cannot continue the

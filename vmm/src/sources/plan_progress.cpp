@@ -54,6 +54,7 @@ bool PlanProgress::wants_pipeline(const vpmu::CountPlan& plan, vpmu::PipelineQua
 PlanProgress::Unit PlanProgress::unit_of(const vpmu::PlanEntry& entry) const {
   if (is_of_pipeline(entry, pipeline_.quantities)) return Unit::pipeline;
   const bool picked_by_pmu = entry.counts == Counts::load_latency && !entry.latency_over;
+  if (pipeline_.quantities.empty() && vpmu::needs_pipeline(entry.counts)) return Unit::nothing;
   if (entry.armed || picked_by_pmu) return Unit::each;
   switch (vpmu::describe(entry.counts).tally) {
     case vpmu::Tally::zero:
@@ -82,7 +83,8 @@ PlanProgress::Method PlanProgress::method_of(const vpmu::PlanEntry& entry) const
   // The accesses of one instruction are in cycles of their own.
   if (entry.per_cycle && unit == Unit::load_uops) unit = Unit::loads;
   if (entry.per_cycle && unit == Unit::store_uops) unit = Unit::stores;
-  const bool is_told = entry.counts != Counts::unmodelled && !vpmu::only_pipeline_tells(entry.counts);
+  const bool is_told =
+      entry.counts != Counts::unmodelled && (unit == Unit::model || !vpmu::needs_pipeline(entry.counts));
   if (!entry.per_cycle || unit == Unit::each || unit == Unit::pipeline || !is_told) return {unit, Form::plain};
   if (unit == Unit::cycles || unit == Unit::ref_cycles) return {unit, Form::clock};
   if (unit == Unit::instructions) return {unit, Form::retired};

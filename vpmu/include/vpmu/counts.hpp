@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 
+#include "vpmu/cache_events.hpp"
 #include "vpmu/event.hpp"
 #include "vpmu/patterns.hpp"
 #include "vpmu/pipeline_totals.hpp"
@@ -12,16 +13,17 @@ namespace vpmu {
 
 /// What a source must observe to count a kind of event.
 enum class ToldBy : std::uint8_t {
-  nothing,      ///< Nothing: no source knows it.
-  clock,        ///< A clock, while the processor is not halted.
-  instruction,  ///< The instruction itself, and where it went: exact.
-  slots,        ///< The number and kind of an instruction's micro-operations.
-  target,       ///< Whether the address that it reads is RAM.
-  caches,       ///< Caches and TLBs.
-  fetch,        ///< Caches and TLBs, for the fetch of the instruction itself.
-  prediction,   ///< The branch predictor.
-  fusion,       ///< The decoder.
-  pipeline,     ///< A model of the pipeline, and nothing else.
+  nothing,       ///< Nothing: no source knows it.
+  clock,         ///< A clock, while the processor is not halted.
+  instruction,   ///< The instruction itself, and where it went: exact.
+  slots,         ///< The number and kind of an instruction's micro-operations.
+  target,        ///< Whether the address that it reads is RAM.
+  caches,        ///< Caches and TLBs.
+  fetch,         ///< Caches and TLBs, for the fetch of the instruction itself.
+  timed_caches,  ///< Caches with prefetchers and page walks, which take their time: a model of the pipeline has it.
+  prediction,    ///< The branch predictor.
+  fusion,        ///< The decoder.
+  pipeline,      ///< A model of the pipeline, and nothing else.
 };
 
 /// Which of an engine's own totals gives the count, for instructions that ran in bulk.
@@ -51,6 +53,8 @@ struct CountsDesc {
   BranchPattern branches{};
   AccessPattern accesses{};
   InstructionPattern instructions{};
+  /// What it counts of what happens in the caches. Of several kinds, each happening counts once.
+  CacheEvents caches{};
   /// How a model of the pipeline gives the count, where a source has one: by pipeline_count(). Empty for others.
   PipelinePattern pipeline{};
   /// What a retired instruction adds to the count besides its branch, its accesses and its class; null: nothing.
@@ -63,13 +67,15 @@ struct CountsDesc {
   /// counts, and it is not known here.
   [[nodiscard]] constexpr std::uint64_t of(const Retirement& r) const {
     return unsigned{branches.matches(r.branch)} + accesses.of(r) +
-           instructions.of_class(static_cast<unsigned>(r.kind)) + (more != nullptr ? more(r) : 0);
+           instructions.of_class(static_cast<unsigned>(r.kind)) + caches.sum(r.caches) +
+           (more != nullptr ? more(r) : 0);
   }
 };
 
 namespace counts_rows {
 
 using enum InstructionClass;
+using enum CacheEvent;
 /// Short, for the rows below.
 using InstructionKinds = InstructionPattern;
 /// Floating-point operations by type and length; fused and dot products are two.
@@ -137,6 +143,30 @@ constexpr CountsDesc by_fetch(Counts counts, std::uint64_t (*more)(const Retirem
   return row;
 }
 
+/// The most of one instruction: it accesses ten lines, two of which are of code (see the rows of off-core requests).
+/// For a line of data the L1D's prefetchers ask for one more, or the L2's for five. It walks for up to six pages, by
+/// three entries each.
+constexpr std::uint8_t max_demands = 18;
+/// The same.
+constexpr std::uint8_t max_prefetches = 40;
+/// The same.
+constexpr std::uint8_t max_walk_loads = 18;
+/// A row for what happens in the caches.
+template <class... Events>
+constexpr CountsDesc by_caches(Counts counts, std::uint8_t max, Events... events) {
+  CountsDesc row{.counts = counts, .told_by = ToldBy::caches};
+  row.caches = CacheEvents::of(events...);
+  row.max = max;
+  return row;
+}
+/// The same for what only prefetchers and page walks do.
+template <class... Events>
+constexpr CountsDesc by_timed_caches(Counts counts, std::uint8_t max, Events... events) {
+  CountsDesc row = by_caches(counts, max, events...);
+  row.told_by = ToldBy::timed_caches;
+  return row;
+}
+
 /// A row for branches of some kinds.
 constexpr CountsDesc by_branch(Counts counts, BranchPattern branches) {
   CountsDesc row{.counts = counts, .told_by = ToldBy::instruction};
@@ -151,8 +181,10 @@ constexpr std::uint8_t max_slots = 4;
 constexpr std::uint8_t max_executed = 8;
 /// Micro-ops that the front end's queue takes.
 constexpr std::uint8_t max_delivered = 6;
-/// Loads under way.
-constexpr std::uint8_t max_pending = 72;
+/// Lines under way.
+constexpr std::uint8_t max_pending = 32;
+/// Page walks under way.
+constexpr std::uint8_t max_walks = 2;
 /// Umask of CYCLE_ACTIVITY.
 constexpr std::uint8_t max_activity = 0x14;
 /// A row for what only a pipeline tells: the sum of the quantities.
@@ -180,6 +212,11 @@ constexpr CountsDesc by_activity(CountsDesc row) {
 /// The same for cycles with some of a quantity.
 constexpr CountsDesc by_activity(Counts counts, PipelineQuantity quantity) {
   return by_activity(by_pipeline(counts, 1, quantity));
+}
+
+/// Whether its load met such a prefetch.
+constexpr std::uint64_t met(const Retirement& r, Prefetched prefetch) {
+  return r.has_load && r.load.met_prefetch == prefetch ? 1 : 0;
 }
 
 /// Conditional branches.
@@ -427,6 +464,42 @@ inline constexpr auto rows = std::to_array<CountsDesc>({
     {.counts = Counts::itlb_misses,
      .told_by = ToldBy::fetch,
      .more = [](const Retirement& r) { return std::uint64_t{r.frontend.itlb_miss}; }},
+    by_caches(Counts::l2_data_reads, max_demands, l2_data_read_hit, l2_data_read_miss),
+    by_caches(Counts::l2_data_read_hits, max_demands, l2_data_read_hit),
+    by_caches(Counts::l2_data_read_misses, max_demands, l2_data_read_miss),
+    by_caches(Counts::l2_rfos, max_demands, l2_rfo_hit, l2_rfo_miss),
+    by_caches(Counts::l2_rfo_hits, max_demands, l2_rfo_hit),
+    by_caches(Counts::l2_rfo_misses, max_demands, l2_rfo_miss),
+    by_caches(Counts::l2_code_reads, 2, l2_code_read_hit, l2_code_read_miss),
+    by_caches(Counts::l2_code_read_hits, 2, l2_code_read_hit),
+    by_caches(Counts::l2_code_read_misses, 2, l2_code_read_miss),
+    by_caches(Counts::l2_demands, max_demands, l2_data_read_hit, l2_data_read_miss, l2_rfo_hit, l2_rfo_miss,
+              l2_code_read_hit, l2_code_read_miss),
+    by_caches(Counts::l2_demand_misses, max_demands, l2_data_read_miss, l2_rfo_miss, l2_code_read_miss),
+    by_timed_caches(Counts::l2_prefetches, max_prefetches, l2_prefetch_hit, l2_prefetch_miss),
+    by_timed_caches(Counts::l2_prefetch_hits, max_prefetches, l2_prefetch_hit),
+    by_timed_caches(Counts::l2_prefetch_misses, max_prefetches, l2_prefetch_miss),
+    by_caches(Counts::l2_data_requests, max_demands + max_prefetches, l2_data_read_hit, l2_data_read_miss,
+              l2_prefetch_hit, l2_prefetch_miss),
+    by_caches(Counts::l2_references, max_demands + max_prefetches, l2_data_read_hit, l2_data_read_miss, l2_rfo_hit,
+              l2_rfo_miss, l2_code_read_hit, l2_code_read_miss, l2_prefetch_hit, l2_prefetch_miss),
+    by_caches(Counts::l2_misses, max_demands + max_prefetches, l2_data_read_miss, l2_rfo_miss, l2_code_read_miss,
+              l2_prefetch_miss),
+    by_caches(Counts::l2_fills, max_demands + max_prefetches + max_walk_loads, l2_data_read_miss, l2_rfo_miss,
+              l2_code_read_miss, l2_prefetch_miss, data_walk_l3, data_walk_memory, code_walk_l3, code_walk_memory),
+    by_caches(Counts::reads_off_core, max_demands + max_prefetches, l2_data_read_miss, l2_prefetch_miss),
+    by_caches(Counts::any_reads_off_core, max_demands + max_prefetches, l2_data_read_miss, l2_prefetch_miss,
+              l2_code_read_miss),
+    by_timed_caches(Counts::l1d_prefetches, max_demands, l1d_prefetch_hit, l1d_prefetch_miss),
+    by_timed_caches(Counts::l1d_prefetch_misses, max_demands, l1d_prefetch_miss),
+    by_timed_caches(Counts::data_walk_l1d, max_walk_loads, CacheEvent::data_walk_l1d),
+    by_timed_caches(Counts::data_walk_l2, max_walk_loads, CacheEvent::data_walk_l2),
+    by_timed_caches(Counts::data_walk_l3, max_walk_loads, CacheEvent::data_walk_l3),
+    by_timed_caches(Counts::data_walk_memory, max_walk_loads, CacheEvent::data_walk_memory),
+    by_timed_caches(Counts::code_walk_l1d, max_walk_loads, CacheEvent::code_walk_l1d),
+    by_timed_caches(Counts::code_walk_l2, max_walk_loads, CacheEvent::code_walk_l2),
+    by_timed_caches(Counts::code_walk_l3, max_walk_loads, CacheEvent::code_walk_l3),
+    by_timed_caches(Counts::code_walk_memory, max_walk_loads, CacheEvent::code_walk_memory),
     by_class(Counts::nops, InstructionKinds::of(nop), ToldBy::instruction),
     by_class(Counts::x87_operations, InstructionKinds::of(x87_arithmetic, x87_transcendental, x87_operation)),
     by_class(Counts::x87_uops, InstructionKinds::of(x87_arithmetic, x87_transcendental, x87_operation, x87_other)),
@@ -485,7 +558,10 @@ inline constexpr auto rows = std::to_array<CountsDesc>({
              ToldBy::instruction),
     {.counts = Counts::loads_met_prefetch,
      .told_by = ToldBy::caches,
-     .more = [](const Retirement& r) { return std::uint64_t{r.has_load && r.load.met_prefetch}; }},
+     .more = [](const Retirement& r) { return met(r, Prefetched::by_software); }},
+    {.counts = Counts::loads_met_hardware_prefetch,
+     .told_by = ToldBy::timed_caches,
+     .more = [](const Retirement& r) { return met(r, Prefetched::by_hardware); }},
     {.counts = Counts::macro_fused,
      .told_by = ToldBy::fusion,
      .more = [](const Retirement& r) { return std::uint64_t{r.macro_fused}; }},
@@ -529,9 +605,17 @@ inline constexpr auto rows = std::to_array<CountsDesc>({
     by_pipeline(Counts::aliased_loads, 2, PipelineQuantity::aliased_loads),
     by_pipeline(Counts::machine_clear_cycles, 1, PipelineQuantity::machine_clear),
     by_pipeline(Counts::self_modifying_code, 1, PipelineQuantity::self_modifying_code),
-    by_pipeline(Counts::l1d_misses_pending, max_pending, PipelineQuantity::l1d_misses_pending),
-    by_pipeline(Counts::l2_misses_pending, max_pending, PipelineQuantity::l2_misses_pending),
-    by_pipeline(Counts::l3_misses_pending, max_pending, PipelineQuantity::l3_misses_pending),
+    by_pipeline(Counts::l1d_lines_pending, max_pending, PipelineQuantity::l1d_lines_pending),
+    by_pipeline(Counts::fill_buffers_full_cycles, 1, PipelineQuantity::fill_buffers_full),
+    by_pipeline(Counts::demand_reads_outstanding, max_pending, PipelineQuantity::demand_reads_outstanding),
+    by_pipeline(Counts::memory_reads_outstanding, max_pending, PipelineQuantity::memory_reads_outstanding),
+    by_pipeline(Counts::reads_outstanding, max_pending, PipelineQuantity::reads_outstanding),
+    by_pipeline(Counts::rfos_outstanding, max_pending, PipelineQuantity::rfos_outstanding),
+    by_pipeline(Counts::code_reads_outstanding, 1, PipelineQuantity::code_reads_outstanding),
+    by_pipeline(Counts::load_walk_cycles, max_walks, PipelineQuantity::load_walks),
+    by_pipeline(Counts::store_walk_cycles, max_walks, PipelineQuantity::store_walks),
+    by_pipeline(Counts::data_walk_cycles, max_walks, PipelineQuantity::load_walks, PipelineQuantity::store_walks),
+    by_pipeline(Counts::code_walk_cycles, 1, PipelineQuantity::code_walks),
     by_executed(Counts::one_uop_cycles, 1),
     by_executed(Counts::two_uop_cycles, 2),
     by_executed(Counts::three_uop_cycles, 3),
@@ -549,9 +633,9 @@ inline constexpr auto rows = std::to_array<CountsDesc>({
     // Tagged loads; a source that knows no latency lets all of them pass the threshold.
     {.counts = Counts::load_latency, .told_by = ToldBy::caches},
     {.counts = Counts::frontend, .told_by = ToldBy::fetch},
-    // Two lines of code, and two lines of each page that its load and its store touch.
-    {.counts = Counts::offcore, .told_by = ToldBy::caches, .max = 10},
-    {.counts = Counts::offcore_1, .told_by = ToldBy::caches, .max = 10},
+    // Two lines of code, and two lines of each page that its load and its store touch; what is read for those, too.
+    {.counts = Counts::offcore, .told_by = ToldBy::caches, .max = max_demands + max_prefetches + max_walk_loads},
+    {.counts = Counts::offcore_1, .told_by = ToldBy::caches, .max = max_demands + max_prefetches + max_walk_loads},
     {.counts = Counts::several},
 });
 
@@ -581,11 +665,17 @@ inline constexpr unsigned counts_kinds = counts_rows::rows.size();
 /// Whether only a model of the pipeline tells it: a source without one delivers nothing, as of an unmodelled event.
 [[nodiscard]] constexpr bool only_pipeline_tells(Counts counts) { return describe(counts).told_by == ToldBy::pipeline; }
 
+/// Whether a source tells it only with a model of the pipeline: that model, or caches that it gives the time.
+[[nodiscard]] constexpr bool needs_pipeline(Counts counts) {
+  return only_pipeline_tells(counts) || describe(counts).told_by == ToldBy::timed_caches;
+}
+
 /// How often an event that is the union of these kinds happened in one retirement: its branch, its load, its store and
 /// its class count once, whichever of the kinds count them.
 [[nodiscard]] constexpr std::uint64_t occurrences(std::span<const Counts> kinds, const Retirement& r) {
   bool branch = false, load = false, store = false, once = false, each_load = false, each_store = false;
   InstructionPattern instructions;
+  CacheEvents caches;
   std::uint64_t n = 0;
   for (const Counts kind : kinds) {
     const CountsDesc& desc = describe(kind);
@@ -596,12 +686,13 @@ inline constexpr unsigned counts_kinds = counts_rows::rows.size();
     each_store = each_store || (desc.accesses.each && desc.accesses.stores);
     once = once || desc.accesses.once;
     instructions = instructions | desc.instructions;
+    caches = caches | desc.caches;
     if (desc.more != nullptr) n += desc.more(r);
   }
   const std::uint64_t accesses = once ? std::uint64_t{load || store}
                                       : AccessPattern::counted(load, each_load ? r.more_loads : 0) +
                                             AccessPattern::counted(store, each_store ? r.more_stores : 0);
-  return n + unsigned{branch} + accesses + instructions.of_class(static_cast<unsigned>(r.kind));
+  return n + unsigned{branch} + accesses + instructions.of_class(static_cast<unsigned>(r.kind)) + caches.sum(r.caches);
 }
 
 }  // namespace vpmu

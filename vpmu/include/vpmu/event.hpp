@@ -105,8 +105,38 @@ enum class Counts : std::uint8_t {
   itlb_walks_huge,       ///< itlb_walks of pages of 1 GiB.
   itlb_stlb_hits_small,  ///< itlb_stlb_hits of pages of 4 KiB; the next one of the larger.
   itlb_stlb_hits_large,
-  itlb_any_misses,         ///< Pages of code that the first level TLB lacked.
-  itlb_misses,             ///< Retired instructions whose fetch missed the first level TLB.
+  itlb_any_misses,      ///< Pages of code that the first level TLB lacked.
+  itlb_misses,          ///< Retired instructions whose fetch missed the first level TLB.
+  l2_data_reads,        ///< Down to l2_misses: requests to the L2, by CacheEvent. Reads of data,
+  l2_data_read_hits,    ///< those of them that hit it,
+  l2_data_read_misses,  ///< and those that missed it. These are requests that leave the core, too.
+  l2_rfos,              ///< The same of reads for ownership,
+  l2_rfo_hits,
+  l2_rfo_misses,
+  l2_code_reads,  ///< and of reads of code.
+  l2_code_read_hits,
+  l2_code_read_misses,
+  l2_demands,        ///< All of these,
+  l2_demand_misses,  ///< those of them that missed the L2.
+  l2_prefetches,     ///< Lines that its prefetchers asked for; the next ones as above.
+  l2_prefetch_hits,
+  l2_prefetch_misses,
+  l2_data_requests,     ///< Reads of data, and prefetches.
+  l2_references,        ///< All requests: l2_demands and l2_prefetches.
+  l2_misses,            ///< Those of them that missed the L2.
+  l2_fills,             ///< Lines that were brought into the L2, those of page walks among them.
+  reads_off_core,       ///< Reads of data that left the core, those of prefetchers among them.
+  any_reads_off_core,   ///< The same, and reads of code.
+  l1d_prefetches,       ///< Lines that the L1D's prefetchers asked for,
+  l1d_prefetch_misses,  ///< those of them that the L1D lacked.
+  data_walk_l1d,        ///< Entries that page walks for data read from the L1D; the next ones from beyond.
+  data_walk_l2,
+  data_walk_l3,
+  data_walk_memory,
+  code_walk_l1d,  ///< The same of page walks for code.
+  code_walk_l2,
+  code_walk_l3,
+  code_walk_memory,
   nops,                    ///< Retired no-operations. Here and below: instructions of some InstructionClass.
   x87_operations,          ///< Retired x87 computations.
   x87_uops,                ///< Retired x87 instructions.
@@ -147,12 +177,13 @@ enum class Counts : std::uint8_t {
   sse_integer_logical,
   sse_integer_arithmetic,
   sse_integer_shuffle,
-  prefetches_nta,      ///< Retired PREFETCHNTA.
-  prefetches_t0,       ///< Retired PREFETCHT0.
-  prefetches_t1_t2,    ///< Retired PREFETCHT1 and PREFETCHT2.
-  prefetches_w,        ///< Retired PREFETCHW.
-  prefetches,          ///< All retired software prefetches.
-  loads_met_prefetch,  ///< Retired loads of a line that was in flight because of a software prefetch.
+  prefetches_nta,               ///< Retired PREFETCHNTA.
+  prefetches_t0,                ///< Retired PREFETCHT0.
+  prefetches_t1_t2,             ///< Retired PREFETCHT1 and PREFETCHT2.
+  prefetches_w,                 ///< Retired PREFETCHW.
+  prefetches,                   ///< All retired software prefetches.
+  loads_met_prefetch,           ///< Retired loads of a line that was in flight because of a software prefetch,
+  loads_met_hardware_prefetch,  ///< or because of one of the L1D's prefetchers.
   macro_fused,  ///< Retired pairs of a compare and the conditional branch after it that were one micro-operation.
   // Down to l3_miss_stall_cycles: what only a model of the pipeline tells, most by the PipelineQuantity of like name.
   uops_on_port_0,  ///< Micro-operations that began to execute on port 0; the next seven of the others.
@@ -190,9 +221,17 @@ enum class Counts : std::uint8_t {
   aliased_loads,
   machine_clear_cycles,
   self_modifying_code,
-  l1d_misses_pending,  ///< Loads under way that missed this cache, added over all cycles; the next ones of others.
-  l2_misses_pending,
-  l3_misses_pending,
+  l1d_lines_pending,  ///< Lines on their way to the L1D because loads missed it, added over all cycles.
+  fill_buffers_full_cycles,
+  demand_reads_outstanding,  ///< Reads of data that left the core and are under way, added over all cycles,
+  memory_reads_outstanding,  ///< those of them that missed the L3;
+  reads_outstanding,         ///< demand_reads_outstanding and those of the L2's prefetchers.
+  rfos_outstanding,          ///< The same of reads for ownership,
+  code_reads_outstanding,    ///< and of reads of code.
+  load_walk_cycles,          ///< Page walks for loads under way, added over all cycles; the next ones for others.
+  store_walk_cycles,
+  data_walk_cycles,  ///< Both of these.
+  code_walk_cycles,
   one_uop_cycles,  ///< Cycles in which one micro-operation began to execute; the next ones of more.
   two_uop_cycles,
   three_uop_cycles,

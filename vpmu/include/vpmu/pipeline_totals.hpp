@@ -56,9 +56,20 @@ enum class PipelineQuantity : std::uint8_t {
   aliased_loads,        ///< Loads that were held up by an earlier store whose address is equal in the low 12 bits.
   machine_clear,        ///< Cycles of machine clears; it begins with each clear.
   self_modifying_code,  ///< Machine clears because of a store to code.
+  // Lines and page walks under way.
+  l1d_lines_pending,         ///< Lines on their way to the L1D because loads missed it.
+  fill_buffers_full,         ///< Cycles in which a load waited for a fill buffer.
+  demand_reads_outstanding,  ///< Reads of data that are under way beyond the L2, but those of its prefetchers,
+  memory_reads_outstanding,  ///< those of them that missed the L3, too;
+  reads_outstanding,         ///< and with those of its prefetchers.
+  rfos_outstanding,          ///< Reads for ownership beyond the L2.
+  code_reads_outstanding,    ///< Reads of code beyond the L2.
+  load_walks,                ///< Page walks for loads,
+  store_walks,               ///< for stores,
+  code_walks,                ///< and for code.
 };
 /// Number of quantities.
-inline constexpr unsigned pipeline_quantity_count = static_cast<unsigned>(PipelineQuantity::self_modifying_code) + 1;
+inline constexpr unsigned pipeline_quantity_count = static_cast<unsigned>(PipelineQuantity::code_walks) + 1;
 
 /// A set of quantities.
 class PipelineQuantities {

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "vpmu/address.hpp"
+#include "vpmu/cache_events.hpp"
 #include "vpmu/offcore.hpp"
 #include "vpmu/pebs.hpp"
 
@@ -37,6 +38,9 @@ enum class PageSize : std::uint8_t {
   huge,   ///< 1 GiB.
 };
 
+/// Whether a line was in flight to the L1D because of a prefetch, and of whose.
+enum class Prefetched : std::uint8_t { no, by_software, by_hardware };
+
 /// One memory access of a retired instruction. For string and gather instructions: the last element (rule S4).
 struct MemAccess {
   GuestLinear address;
@@ -47,8 +51,8 @@ struct MemAccess {
   bool stlb_miss{};  ///< And the second level.
   PageSize page{};   ///< Where it missed a TLB.
   bool locked{};
-  bool split{};         ///< Crosses a cache line.
-  bool met_prefetch{};  ///< The line was in flight because of a software prefetch.
+  bool split{};               ///< Crosses a cache line.
+  Prefetched met_prefetch{};  ///< The line was in flight because of a prefetch.
 };
 
 /// Kinds of branches as LBR_SELECT tells them apart. SDM 3B table 17-13.
@@ -201,6 +205,7 @@ struct Retirement {
   BranchOutcome branch{};
   FrontendOutcome frontend{};
   std::uint16_t l1d_fills{};   ///< Lines that it brought into the L1D.
+  CacheEventCounts caches{};   ///< What it caused in the caches, its own fetch among it.
   OffcoreCounts offcore{};     ///< Requests that it made, its own fetch among them.
   std::uint16_t uops{1};       ///< Retired micro-operations.
   std::uint64_t cycles{};      ///< Unhalted core cycles since the previous retirement; 0 = retired in the same cycle.

@@ -21,6 +21,7 @@ inline constexpr GenerationDesc description<skylake> = derive(description<broadw
   g.bus_clock = {.khz = 24'000};
   g.frontend_mask = 0x7F'FF17;
   g.data_source_code = {0x0, 0x1, 0x2, 0x3, 0x4, 0xA, 0xF, 0xE, 0x6, 0x7};
+  g.offcore.requests[static_cast<unsigned>(OffcoreRequest::prefetch_data_read)] = 0;
   g.uncore = &skylake_uncore;
   g.events = events::skylake;
 });
@@ -31,6 +32,7 @@ inline constexpr GenerationDesc description<skylake_sp> = derive(description<sky
   g.name = "skylake-sp";
   g.bus_clock = {.khz = 25'000};
   g.offcore.of(OffcoreSupplier::local_dram).snoop = snoop_of_memory_on_servers;
+  g.offcore.requests = description<broadwell>.offcore.requests;
   g.uncore = &skylake_sp_uncore;
   g.events = events::skylake_sp;
 });

@@ -343,7 +343,8 @@ TEST(CoreTimer, ABlockThatAnotherHasSeenIsNew) {
 }
 
 // What told() leaves out is always 0, and of the rest programs have something, but for what needs blocks made for it,
-// as other tests have them: these programs do not divide, nor fill the scheduler, nor store to code.
+// as other tests have them: these programs do not divide, nor fill the scheduler or the fill buffers, nor store to
+// code.
 TEST(CoreTimer, SaysWhatItTells) {
   PipelineQuantities seen;
   for (std::uint64_t seed = 1; seed < 8; ++seed) {
@@ -356,7 +357,7 @@ TEST(CoreTimer, SaysWhatItTells) {
   EXPECT_TRUE(CoreTimer::told().contains(seen));
   using enum PipelineQuantity;
   const auto others = PipelineQuantities::of(scheduler_full, stores_hold_up, dividing, divider_uops, aliased_loads,
-                                             machine_clear, self_modifying_code);
+                                             fill_buffers_full, machine_clear, self_modifying_code);
   CoreTimer::told().without(seen | others).for_each([](PipelineQuantity q) {
     ADD_FAILURE() << "nothing of quantity " << static_cast<unsigned>(q);
   });

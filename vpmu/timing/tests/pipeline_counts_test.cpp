@@ -223,6 +223,97 @@ TEST(PipelineCounts, FullBuffersAreCounted) {
   EXPECT_GT(each(waiting.totals[Q::scheduler_full].sum), 50);
 }
 
+/// Lines that come from memory, one for each access and nothing with it.
+TimedAccess from_memory(std::uint32_t number, std::uint16_t late, std::uint16_t walk = 0) {
+  TimedAccess access{
+      .physical = std::uint64_t{number} * 64, .bytes = 8, .late = late, .level = HitLevel::dram, .walk = walk};
+  access.transfers.begin(number, uarch::Transfers::memory);
+  return access;
+}
+
+/// What many runs of one instruction counted, each of whose accesses is another line.
+PipelineCounts each_from_memory(Assembled code, std::uint16_t late, std::uint16_t walk, const Microarchitecture& on,
+                                bool remember = true) {
+  const auto instructions = timed_block(std::as_bytes(code), on);
+  EXPECT_TRUE(instructions);
+  Pipeline pipeline{on};
+  pipeline.remember_states(remember);
+  pipeline.transfers_take({.from = {0, 12, 40, static_cast<std::uint16_t>(late + 5)}, .channel = 0});
+  const TimedBlockPtr block = make_block(*instructions, 0, on);
+  for (unsigned times = 0; times < runs; ++times) {
+    const std::array accesses{from_memory(times, late, walk)};
+    pipeline.retire(block, accesses, cached);
+  }
+  return pipeline.counts();
+}
+
+// L1D_PEND_MISS and OFFCORE_REQUESTS_OUTSTANDING, by Little's law: lines under way, over all cycles, are how long each
+// is under way; over the cycles with some they are how many are at a time.
+TEST(PipelineCounts, LinesUnderWayAreTheirTime) {
+  constexpr std::uint16_t late = 200;
+  const PipelineCounts chase = each_from_memory(X86("mov (%rax), %rax"), late, 0, haswell);
+  EXPECT_EACH(chase.totals[Q::l1d_lines_pending].sum, late);
+  EXPECT_EQ(chase.totals[Q::l1d_lines_pending].at_least[0], chase.totals[Q::l1d_lines_pending].sum) << "one at a time";
+  EXPECT_EACH(chase.totals[Q::l1d_lines_pending].beginnings, 1);
+  EXPECT_EACH(chase.totals[Q::demand_reads_outstanding].sum, late + 5 - 12);
+  EXPECT_EQ(chase.totals[Q::reads_outstanding].sum, chase.totals[Q::demand_reads_outstanding].sum);
+  EXPECT_EQ(chase.totals[Q::memory_reads_outstanding].sum, chase.totals[Q::demand_reads_outstanding].sum);
+  EXPECT_EQ(chase.totals[Q::rfos_outstanding].sum, 0U);
+  EXPECT_EQ(chase.totals[Q::fill_buffers_full].sum, 0U);
+
+  const PipelineCounts stream = each_from_memory(X86("mov (%rbx), %rax"), late, 0, haswell);
+  const PipelineTotal& pending = stream.totals[Q::l1d_lines_pending];
+  EXPECT_EACH(pending.sum, late);
+  EXPECT_NEAR(static_cast<double>(pending.sum) / static_cast<double>(pending.at_least[0]), haswell.fill_buffers, 0.5);
+  EXPECT_GT(pending.at_least[7] * 10, pending.at_least[0] * 9) << "nearly always eight and more";
+  EXPECT_GT(stream.totals[Q::fill_buffers_full].sum * 10, stream.totals.cycles * 9);
+
+  const PipelineCounts stores = each_from_memory(X86("mov %rax, (%rbx)"), late, 0, haswell);
+  EXPECT_EACH(stores.totals[Q::rfos_outstanding].sum, late - 12);
+  EXPECT_EQ(stores.totals[Q::l1d_lines_pending].sum + stores.totals[Q::reads_outstanding].sum, 0U);
+}
+
+// WALK_DURATION: one walk at a time up to Haswell, two from Broadwell on.
+TEST(PipelineCounts, PageWalksTakeTurns) {
+  constexpr std::uint16_t walk = 50;
+  for (const auto& [on, walkers] : {std::pair{&haswell, 1U}, {&broadwell, 2U}, {&skylake, 2U}}) {
+    const PipelineCounts c = each_from_memory(X86("mov (%rbx), %rax"), 55, walk, *on);
+    const PipelineTotal& walks = c.totals[Q::load_walks];
+    EXPECT_EACH(walks.sum, walk);
+    EXPECT_EACH(walks.at_least[0], static_cast<double>(walk) / walkers);
+    EXPECT_EACH(c.totals.cycles, static_cast<double>(walk) / walkers);
+    EXPECT_EQ(walks.at_least[walkers], 0U);
+    EXPECT_EACH(each_from_memory(X86("mov %rax, (%rbx)"), 55, walk, *on).totals[Q::store_walks].sum, walk);
+  }
+  const PipelineCounts none = each_from_memory(X86("mov (%rbx), %rax"), 55, 0, haswell);
+  EXPECT_EQ(none.totals[Q::load_walks].sum + none.totals[Q::store_walks].sum + none.totals[Q::code_walks].sum, 0U);
+}
+
+TEST(PipelineCounts, WaitingForCodeIsToldByItsReason) {
+  BlockRun far_away = decoded_anew;
+  far_away.fetch_wait = 60;
+  far_away.code_walk = 20;
+  far_away.code_read = 40;
+  const PipelineCounts c = counts(X86("nop"), far_away);
+  EXPECT_EACH(c.totals[Q::code_walks].sum, 20);
+  EXPECT_EACH(c.totals[Q::code_walks].beginnings, 1);
+  EXPECT_EACH(c.totals[Q::code_reads_outstanding].sum, 40);
+  EXPECT_LE(c.totals[Q::code_reads_outstanding].sum, c.totals.cycles);
+}
+
+// They are counted as they begin, also in a run that is repeated.
+TEST(PipelineCounts, StatesThatComeAgainCountTheSameLines) {
+  for (const std::uint16_t walk : std::to_array<std::uint16_t>({0, 30}))
+    for (const char* const which : {"chase", "stream", "store"}) {
+      const Assembled code = which[1] == 'h'   ? X86("mov (%rax), %rax; 1: jmp 1b")
+                             : which[2] == 'r' ? X86("mov (%rbx), %rax; 1: jmp 1b")
+                                               : X86("mov %rax, (%rbx); 1: jmp 1b");
+      const PipelineCounts a = each_from_memory(code, 200, walk, skylake),
+                           b = each_from_memory(code, 200, walk, skylake, false);
+      EXPECT_EQ(a.totals, b.totals) << which << ' ' << walk;
+    }
+}
+
 TEST(PipelineCounts, CountingChangesNoTime) {
   AnyBlocks any{skylake};
   Pipeline a{skylake}, b{skylake};

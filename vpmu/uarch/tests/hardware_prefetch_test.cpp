@@ -160,6 +160,74 @@ TEST(HardwarePrefetch, APageWalkLoadsItsEntries) {
   EXPECT_EQ(timed.load(0).latency, latency.l1 + latency.stlb_hit + 3 * latency.l1) << "the tables are in the L1";
 }
 
+/// What the core has caused of these.
+template <class... Events>
+std::uint64_t caused(Timed& timed, Events... events) {
+  return CacheEvents::of(events...).sum(timed.core().cache_events());
+}
+
+std::uint64_t requests(Timed& timed, OffcoreRequest request) {
+  std::uint64_t n = 0;
+  for (unsigned supplier = 0; supplier < offcore_supplier_count; ++supplier)
+    n += timed.core().offcore()[offcore_cell(request, static_cast<OffcoreSupplier>(supplier))];
+  return n;
+}
+
+// What the streamer asks for is a request of its own kind, to the L2 and beyond it.
+TEST(HardwarePrefetch, RequestsAreToldByWhoMakesThem) {
+  using enum CacheEvent;
+  for (const Profile& profile : all_profiles()) {
+    Timed timed{profile, off::L2_ADJACENT_LINE::mask};
+    for (std::uint64_t line = 0; line < lines_of_page; ++line) timed.load(line * line_bytes);
+    EXPECT_EQ(caused(timed, l2_data_read_miss), 2U) << profile.name << ": then the stream is known";
+    EXPECT_EQ(caused(timed, l2_data_read_hit), lines_of_page - 2) << profile.name;
+    EXPECT_EQ(caused(timed, l2_prefetch_miss), lines_of_page - 2) << profile.name;
+    EXPECT_EQ(caused(timed, l2_rfo_hit, l2_rfo_miss, l2_code_read_hit, l2_code_read_miss), 0U) << profile.name;
+    const std::uint64_t entries = caused(timed, data_walk_memory);
+    EXPECT_EQ(entries, 3U) << profile.name;
+    EXPECT_EQ(requests(timed, OffcoreRequest::prefetch_data_read), lines_of_page - 2) << profile.name;
+    EXPECT_EQ(requests(timed, OffcoreRequest::demand_data_read), 2 + entries) << profile.name;
+    // Once more from another page table: all lines are in the L2, and the streamer finds them there.
+    for (std::uint64_t line = 0; line < 4096; ++line) timed.load((1 << 20) + line * line_bytes);
+    EXPECT_GT(caused(timed, l2_prefetch_miss), 4096U - 64 * 2 - 100) << profile.name;
+  }
+}
+
+TEST(HardwarePrefetch, LoadsThatMeetTheL1dsPrefetchAreTold) {
+  using enum CacheEvent;
+  Timed timed{*find_profile("haswell"), off::L2_STREAMER::mask | off::L2_ADJACENT_LINE::mask};
+  Hierarchy& core = timed.core();
+  const auto load = [&core](std::uint64_t at) {
+    return core.load({.linear = at, .physical = at, .bytes = 8}).met_prefetch;
+  };
+  for (std::uint64_t at = 0; at < line_bytes; at += 16) EXPECT_EQ(load(at), Prefetched::no);
+  EXPECT_EQ(caused(timed, l1d_prefetch_miss), 1U);
+  EXPECT_EQ(caused(timed, l2_data_read_miss), 2U) << "of the load, and of the prefetch that the fourth load made";
+  EXPECT_EQ(load(line_bytes), Prefetched::by_hardware);
+  core.advance(1);
+  core.advance(1000);
+  EXPECT_EQ(load(line_bytes + 8), Prefetched::no) << "the line has come";
+}
+
+TEST(HardwarePrefetch, EntriesOfPageWalksAreToldByWhereTheyWere) {
+  using enum CacheEvent;
+  Timed timed{*find_profile("skylake"), off::writable};
+  timed.load(0);
+  EXPECT_EQ(caused(timed, data_walk_memory), 3U);
+  timed.load(page_size);
+  EXPECT_EQ(caused(timed, data_walk_l1d), 1U);
+  const FetchResult fetched = timed.core().fetch(8 * page_size, 8 * page_size, PageSize::small);
+  EXPECT_EQ(fetched.walk, find_profile("skylake")->latency.stlb_hit + find_profile("skylake")->latency.dram);
+  EXPECT_EQ(caused(timed, code_walk_memory), 1U);
+  EXPECT_EQ(caused(timed, code_walk_l1d, code_walk_l2, code_walk_l3), 0U);
+  EXPECT_EQ(caused(timed, data_walk_memory, data_walk_l1d), 4U);
+  Hierarchy untimed{*find_profile("skylake")};
+  EXPECT_EQ(untimed.load({.linear = 0, .physical = 0, .bytes = 8}).tlb, TlbResult::walk);
+  EXPECT_EQ(CacheEvents::of(data_walk_l1d, data_walk_l2, data_walk_l3, data_walk_memory).sum(untimed.cache_events()),
+            0U)
+      << "without time a walk is no loads";
+}
+
 TEST(HardwarePrefetch, NoneWorksWithoutTime) {
   Hierarchy core{*find_profile("skylake")};
   for (std::uint64_t line = 0; line < lines_of_page; ++line) {
