@@ -369,6 +369,14 @@ void CoreTimer::pause(std::uint64_t now, unsigned cycles) {
   told_ = std::max(told_, static_cast<std::uint64_t>(pipeline_.now()) / cycle);
 }
 
+CoreUse CoreTimer::share_with(const CoreUse* other, std::uint64_t now) {
+  retire_to(now);
+  close();
+  current_.reset();
+  has_arrived_ = false;
+  return pipeline_.share_with(other);
+}
+
 namespace {
 
 /// An access, as it is saved.

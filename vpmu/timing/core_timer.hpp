@@ -49,6 +49,10 @@ class CoreTimer final : public uarch::CoreClock {
   /// After `now` instructions something that the engine does not run takes that many cycles, when all that began before
   /// has retired.
   void pause(std::uint64_t now, unsigned cycles);
+  /// From now on, after `now` instructions, the core's other thread runs and uses that much of it; null: it does not.
+  /// Returns Pipeline::share_with(). The part that has begun ends here.
+  CoreUse share_with(const CoreUse* other, std::uint64_t now);
+  [[nodiscard]] bool is_sharing() const { return pipeline_.is_sharing(); }
   /// Instructions of the part that has not ended: cycles() may still grow by max_per_instruction for each.
   [[nodiscard]] std::uint64_t open() const { return open_.instructions; }
   /// Instructions, by where they stand, that have no row of their own: they take what their class does. The first

@@ -65,15 +65,15 @@ inline Tick Pipeline::room_for(std::uint32_t micro_ops, std::uint32_t loads) {
   Clocks& c = clocks_;
   while (c.first_in_window != c.after_window) {
     const Retired& first = window_[c.first_in_window];
-    if (micro_ops - first.micro_ops <= on_.reorder_buffer && loads - first.loads <= on_.load_buffer) break;
+    if (micro_ops - first.micro_ops <= limits_.reorder_buffer && loads - first.loads <= limits_.load_buffer) break;
     c.oldest = first.at;
     c.oldest_end = first.end;
     c.oldest_loads = first.loads;
     ++c.first_in_window;
   }
   // Of the last block not all need to have retired: what is behind them takes its slots until then.
-  const auto behind = static_cast<std::int32_t>(c.oldest_end - (micro_ops - on_.reorder_buffer));
-  if (behind <= 0 || loads - c.oldest_loads > on_.load_buffer) return c.oldest;
+  const auto behind = static_cast<std::int32_t>(c.oldest_end - (micro_ops - limits_.reorder_buffer));
+  if (behind <= 0 || loads - c.oldest_loads > limits_.load_buffer) return c.oldest;
   return c.oldest - std::min<Tick>(behind, TimedBlock::max_instructions) * cycle / on_.issue_width;
 }
 
@@ -81,7 +81,7 @@ inline Tick Pipeline::room_for(std::uint32_t micro_ops, std::uint32_t loads) {
 inline Tick Pipeline::drained(unsigned stores) const {
   const Clocks& c = clocks_;
   if (stores == 0) return 0;
-  return c.drains[(c.stores + std::min<unsigned>(stores, on_.store_buffer) - 1U - on_.store_buffer) % max_store_buffer];
+  return c.drains[(c.stores + std::min<unsigned>(stores, limits_.store_buffer) - 1U - limits_.store_buffer) % max_store_buffer];
 }
 
 inline Pipeline::Delivered Pipeline::decode(const TimedBlock& block) {
@@ -139,6 +139,10 @@ inline Pipeline::Delivered Pipeline::deliver(const TimedBlock& block, const Bloc
   c.cached = std::max(c.cached, earliest);
   Delivered delivered = how.decoded ? read_lines(block) : decode(block);
   delivered.refilled = refilled;
+  if (const Tick more = in_turns(delivered.takes) - delivered.takes; more != 0) [[unlikely]] {
+    for (Tick* const clock : {&c.predecoded, &c.decoded, &c.cached, &delivered.span.last, &delivered.takes})
+      *clock += more;
+  }
   return delivered;
 }
 
@@ -157,13 +161,13 @@ struct Pipeline::Issued {
 inline void Pipeline::count_issue(const Issued& i) {
   PipelineTallies& t = tallies_;
   const auto [first, last] = i.issued;
-  const Tick slots = i.block.slots, in_block = first + slots;
+  const Tick slots = in_turns(i.block.slots), in_block = first + slots;
   // Before its first micro-op.
   Tick from = i.before, room = i.room;
   wrong_path_ = starved_ = 0;
   if (i.how.mispredicted) {
     const Tick executed = std::clamp(clocks_.executed, from, first);
-    wrong_path_ = std::min(executed - from, on_.reorder_buffer * cycle / on_.issue_width);
+    wrong_path_ = std::min(executed - from, static_cast<Tick>(limits_.reorder_buffer * cycle / on_.issue_width));
     const Tick recovered = std::clamp(i.delivered.refilled, executed, first);
     t.wrong_path += static_cast<std::uint64_t>(wrong_path_);
     t.reorder_full.add(executed - from - wrong_path_);
@@ -183,10 +187,10 @@ inline void Pipeline::count_issue(const Issued& i) {
   const Tick missing = delivered - room + all_delivered - stores,
              slow = std::min(missing, std::max(0, i.delivered.takes - slots)), bubble = missing - slow;
   starved_ += bubble;
-  if (missing != 0) {
+  if (missing != 0 || slots != i.block.slots) {
     t.not_delivered.add_full(bubble, on_.issue_width);
     t.not_delivered.add(slots + slow, std::int64_t{slow} * on_.issue_width);
-    t.issued.add(slots + slow, std::int64_t{slots} * on_.issue_width);
+    t.issued.add(slots + slow, std::int64_t{i.block.slots} * on_.issue_width);
   } else {
     t.issued_full += static_cast<std::uint64_t>(slots);
   }
@@ -202,12 +206,12 @@ inline void Pipeline::count_issue(const Issued& i) {
 inline Pipeline::Span Pipeline::issue(const TimedBlock& block, const BlockRun& how, const Delivered& delivered) {
   Clocks& c = clocks_;
   const Tick before = c.issued, room = room_for(c.micro_ops + 1, c.loads + (block.loads != 0 ? 1 : 0));
-  const Tick first = scheduler_.leave(latest_of(before, delivered.span.first, room), on_.scheduler - 1U);
+  const Tick first = scheduler_.leave(latest_of(before, delivered.span.first, room), limits_.scheduler - 1U);
   const Tick all_room = room_for(c.micro_ops + block.micro_ops, c.loads + block.loads),
              all_stores = drained(block.stores);
   // Of a large block the first ones have left the scheduler when the last ones enter it.
-  c.issued = scheduler_.leave(latest_of(first + block.slots, delivered.span.last, all_room, all_stores),
-                              on_.scheduler - std::min<unsigned>(block.executed, on_.scheduler / 2U));
+  c.issued = scheduler_.leave(latest_of(first + in_turns(block.slots), delivered.span.last, all_room, all_stores),
+                              limits_.scheduler - std::min<unsigned>(block.executed, limits_.scheduler / 2U));
   c.micro_ops += block.micro_ops;
   c.loads += block.loads;
   const Span issued{.first = first, .last = c.issued};
@@ -394,7 +398,7 @@ class Pipeline::Latest {
 
 /// The block's micro-ops are in the scheduler until they are dispatched, and those that wait until then.
 inline void Pipeline::wait(const TimedBlock& block, Tick dispatched, const Latest& latest) {
-  const unsigned all = std::min<unsigned>(block.executed, on_.scheduler), late = std::min(latest.micro_ops(), all);
+  const unsigned all = std::min<unsigned>(block.executed, limits_.scheduler), late = std::min(latest.micro_ops(), all);
   // As long as nothing waits, it is empty enough.
   if (is_peeking_ || (late == 0 && scheduler_.is_empty())) return;
   scheduler_.enter(all - late, dispatched);
@@ -449,7 +453,10 @@ inline Tick Pipeline::take_ports(const TimedBlock& block, Tick dispatched) {
   __m128i last = _mm_setzero_si128();
   for (std::size_t at = 0; at < max_port_sets; at += lanes) {
     TimedBlock::ShortTicks* const ports = &clocks_.ports[at];
-    const __m128i busy = _mm_adds_epu16(_mm_subs_epu16(load(ports), all_passed), load(&block.ports[at]));
+    __m128i takes = load(&block.ports[at]);
+    if (shared_.is_on != 0) [[unlikely]]
+      takes = _mm_adds_epu16(takes, _mm_mulhi_epu16(takes, load(&shared_.more[CoreUse::first_port_set + at])));
+    const __m128i busy = _mm_adds_epu16(_mm_subs_epu16(load(ports), all_passed), takes);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(ports), busy);
     last = most(last, busy);
   }
@@ -467,11 +474,44 @@ inline void Pipeline::run(const TimedBlock& block, std::span<const TimedAccess> 
   const Tick flowed = flow(block, accesses, dispatched, how.decoded ? never : delivered.span.first + depth);
   Tick last = std::max(flowed, take_ports(block, dispatched));
   if (block.divider != 0) {
-    c.divider = std::max(c.divider, dispatched) + block.divider;
+    c.divider = std::max(c.divider, dispatched) + in_turns(block.divider, CoreUse::divider);
     last = std::max(last, c.divider);
   }
   delivered_ = delivered.takes;
-  c.retired = latest_of(c.retired + block.slots, issued.last + depth, last);
+  c.retired = latest_of(c.retired + in_turns(block.slots), issued.last + depth, last);
+  if (shared_.is_on != 0 && !is_peeking_) [[unlikely]]
+    count_use(block);
+}
+
+void Pipeline::count_use(const TimedBlock& block) {
+  shared_.used[CoreUse::issue] += block.slots;
+  shared_.used[CoreUse::divider] += block.divider;
+  for (std::size_t set = 0; set < max_port_sets; ++set) shared_.used[CoreUse::first_port_set + set] += block.ports[set];
+}
+
+void Pipeline::limit() {
+  const unsigned threads = shared_.is_on != 0 ? 2 : 1;
+  limits_ = {.reorder_buffer = on_.reorder_buffer / threads,
+             .load_buffer = on_.load_buffer / threads,
+             .store_buffer = on_.store_buffer / threads,
+             .scheduler = on_.scheduler / threads};
+}
+
+CoreUse Pipeline::share_with(const CoreUse* other) {
+  constexpr unsigned all = 256, half = all / 2;
+  const auto passed = static_cast<std::uint64_t>(std::max<Time>(now() - shared_.since, 0));
+  CoreUse use;
+  use.of.fill(half);
+  for (std::size_t of = 0; shared_.is_on != 0 && passed != 0 && of < CoreUse::count; ++of)
+    use.of[of] = static_cast<std::uint8_t>(std::min(shared_.used[of], passed) * (all - 1) / passed);
+  leave_states();
+  shared_ = {.since = now(), .is_on = other != nullptr ? 1U : 0U};
+  for (std::size_t of = 0; other != nullptr && of < CoreUse::count; ++of) {
+    const unsigned used = std::min<unsigned>(other->of[of], half);
+    shared_.more[of] = static_cast<std::uint16_t>(std::min((used << 16U) / (all - used), 0xFFFFU));
+  }
+  limit();
+  return use;
 }
 
 /// The stores of a block that has retired leave the store buffer, in order, one a cycle. 248966, level 1 data cache.
@@ -619,6 +659,9 @@ void Pipeline::accept_state() {
   clocks_.decoders_used %= TimedBlock::front_end_states;
   clocks_.line_places %= TimedBlock::front_end_states;
   scheduler_.accept(on_.scheduler);
+  shared_.since = std::clamp(shared_.since, Time{0}, max_origin);
+  shared_.is_on = shared_.is_on != 0 ? 1 : 0;
+  limit();
   settle();
 }
 

@@ -28,6 +28,13 @@ struct BlockRun {
   std::uint16_t code_read{};   ///< and for a line from beyond the L2. These two are only counted.
 };
 
+/// For how much of its time, of 256, a thread has used what the threads of a core share.
+struct CoreUse {
+  enum Of : std::uint8_t { issue, divider, first_port_set };
+  static constexpr std::size_t count = first_port_set + max_port_sets;
+  std::array<std::uint8_t, count> of{};
+};
+
 /// When the instructions of one thread retire, given what each block takes and which accesses it made. Deterministic:
 /// integers alone.
 ///
@@ -36,7 +43,7 @@ struct BlockRun {
 /// of ports is busy for as long as the micro-ops that must go to it take. 248966, chapter 2.
 class Pipeline {
  public:
-  explicit Pipeline(const Microarchitecture& on) : on_{on} {}
+  explicit Pipeline(const Microarchitecture& on) : on_{on} { limit(); }
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
@@ -52,6 +59,15 @@ class Pipeline {
   void pause(unsigned cycles);
   /// What has retired has changed code: all behind it that is under way is thrown away, and fetched anew.
   void clear();
+  /// From now on the core's other thread runs, too, and uses that much; null: it does not run. Returns what this one
+  /// has used since the last call, as far as the other one ran; all of it before that is known.
+  ///
+  /// With two threads the reorder buffer and those of loads and stores are halved, as is here the scheduler, for which
+  /// they compete; the front end and the issue of micro-ops take turns, where both want them, and so do ports and the
+  /// divider here. 248966, chapter 2, Intel Hyper-Threading Technology. They run one after the other, so that each meets
+  /// what the other one used on average, and at least half of everything is its own.
+  CoreUse share_with(const CoreUse* other);
+  [[nodiscard]] bool is_sharing() const { return shared_.is_on != 0; }
   /// When the last instruction retired.
   [[nodiscard]] Time now() const { return clocks_.origin + clocks_.retired; }
   /// Whether it counts, as it does at first. That takes a fifth of its time, and never changes when anything happens.
@@ -82,6 +98,7 @@ class Pipeline {
     visit(scheduler_.bytes());
     visit(std::as_writable_bytes(std::span{&tallies_, 1}));
     visit(std::as_writable_bytes(std::span{&line_tallies_, 1}));
+    visit(std::as_writable_bytes(std::span{&shared_, 1}));
     accept_state();
   }
 
@@ -126,8 +143,20 @@ class Pipeline {
     std::uint32_t loads{};             ///< All before it.
     Tick at{};
   };
+  /// While the core's other thread runs.
+  struct Shared {
+    std::array<std::uint64_t, CoreUse::count> used{};  ///< Ticks, since then,
+    Time since{};
+    std::array<std::uint16_t, CoreUse::count> more{};  ///< By how much each takes longer, of 2^16.
+    std::uint32_t is_on{};
+  };
+  /// What the thread has of the core's buffers.
+  struct Limits {
+    unsigned reorder_buffer{}, load_buffer{}, store_buffer{}, scheduler{};
+  };
   // Their bytes are the saved state.
-  static_assert(std::has_unique_object_representations_v<Clocks> && std::has_unique_object_representations_v<Retired> &&
+  static_assert(std::has_unique_object_representations_v<Shared> &&
+                std::has_unique_object_representations_v<Clocks> && std::has_unique_object_representations_v<Retired> &&
                 std::has_unique_object_representations_v<LineTransfers>);
 
   /// Nanoseconds of the host, roughly, by the engine's benchmark: what repeating a step saves, and what finding a state
@@ -204,13 +233,23 @@ class Pipeline {
   Tick access(const TimedBlock::Access& access, const TimedAccess& at, Tick when, Tick in_order);
   void drain(const TimedBlock& block);
   Tick take_ports(const TimedBlock& block, Tick dispatched);
+  void limit();
+  /// What takes so long alone.
+  [[nodiscard]] Tick in_turns(Tick ticks, CoreUse::Of of = CoreUse::issue) const {
+    if (shared_.is_on == 0) [[likely]]
+      return ticks;
+    return ticks + static_cast<Tick>(std::int64_t{ticks} * shared_.more[of] >> 16U);
+  }
+  void count_use(const TimedBlock& block);
   template <class Change>
   void each_tick(const Change& change);
   void begin_anew();
   void accept_state();
 
   const Microarchitecture& on_;
+  Limits limits_;
   Clocks clocks_;
+  Shared shared_;
   LineTransfers transfers_;
   uarch::TransferTimes transfer_times_;
   std::array<Retired, window> window_{};

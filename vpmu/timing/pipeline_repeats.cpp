@@ -251,7 +251,7 @@ bool Pipeline::make_room() {
 /// Finds the state that it is in, if it was in that one before.
 void Pipeline::look_for_state() {
   until_look_ = wait_ = std::min(2 * wait_, max_wait);
-  if (!remembers_ || credit_ < finding_cost) return;
+  if (!remembers_ || shared_.is_on != 0 || credit_ < finding_cost) return;
   credit_ -= finding_cost;
   make_room();
   Words words;

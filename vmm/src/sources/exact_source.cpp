@@ -92,8 +92,9 @@ Result<RunEnd> ExactSource::run(VcpuBackend& backend, std::optional<std::chrono:
 
 // The core's other thread may have run meanwhile.
 void ExactSource::begin_turn(const VcpuBackend& backend) {
-  steps_.clocks().beside(backend.sibling().runs);
-  model_.begin_turn();
+  const bool is_beside = backend.sibling().runs;
+  steps_.clocks().beside(is_beside);
+  model_.begin_turn(is_beside, vcpu_.engine().observed());
 }
 
 bool ExactSource::looks_now_and_then() const { return model_.keeps_time() && progress_.is_counting(); }

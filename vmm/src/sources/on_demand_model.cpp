@@ -15,7 +15,9 @@ void OnDemandModel::make() {
   VMM_ASSERT(profile != nullptr);
   model_ = caches_ != nullptr ? caches_->make_model(*profile, cpu_)
                               : std::make_unique<vpmu::uarch::ProcessorModel>(*profile);
-  if (timer_ != nullptr) model_->keep_time(*timer_);
+  if (timer_ == nullptr) return;
+  model_->keep_time(*timer_);
+  if (caches_ != nullptr) uses_ = caches_->uses(cpu_);
 }
 
 vpmu::uarch::ProcessorModel* OnDemandModel::choose(const vpmu::CountPlan& plan) {
@@ -57,8 +59,15 @@ void OnDemandModel::visit_statistics(const std::function<void(std::string_view, 
   visit("pmu.time.delayed", timer_->delayed());
 }
 
-void OnDemandModel::begin_turn() {
-  if (model_ != nullptr) model_->begin_turn();
+// What the other thread used is looked at where the turn comes from it, so that it does not depend on who looks.
+void OnDemandModel::begin_turn(bool is_beside, std::uint64_t now) {
+  if (model_ == nullptr) return;
+  model_->begin_turn();
+  if (uses_ == nullptr) return;
+  const unsigned thread = caches_->thread_of(cpu_);
+  if (uses_->last == thread && timer_->is_sharing() == is_beside) return;
+  uses_->last = static_cast<std::uint8_t>(thread);
+  uses_->of[thread] = timer_->share_with(is_beside ? &uses_->of[1 - thread] : nullptr, now);
 }
 
 void OnDemandModel::begin_instruction() {
@@ -82,9 +91,20 @@ void OnDemandModel::leave(const Instruction& instruction, unsigned cpl) {
   if (instruction.is(SystemOp::wbinvd) && cpl == 0) model_->caches_flushed();
 }
 
+namespace {
+
+/// Each thread of a core saves its own.
+struct SavedUse {
+  decltype(vpmu::timing::CoreUse::of) of;
+  std::uint8_t last;
+};
+
+}  // namespace
+
 void OnDemandModel::save(ByteWriter& out, std::uint64_t now) {
   model_->visit_state([&out](std::span<std::byte> part) { out.put_run(part); }, now);
   if (timer_ != nullptr) out.put(look_at_cycles(now));
+  if (uses_ != nullptr) out.put(SavedUse{.of = uses_->of[caches_->thread_of(cpu_)].of, .last = uses_->last});
 }
 
 bool OnDemandModel::restore(ByteReader& in, std::uint64_t now) {
@@ -98,6 +118,11 @@ bool OnDemandModel::restore(ByteReader& in, std::uint64_t now) {
   };
   model_->visit_state(take, now);
   if (timer_ != nullptr) taken_ = timer_->cycles(now) - in.get<std::uint64_t>();
+  if (uses_ != nullptr) {
+    const auto saved = in.get<SavedUse>();
+    uses_->of[caches_->thread_of(cpu_)].of = saved.of;
+    uses_->last = saved.last;
+  }
   return fits && in.done();
 }
 

@@ -48,8 +48,9 @@ class OnDemandModel {
   /// Whether it has since the last call had a line that another core had changed.
   [[nodiscard]] bool took_changed_line() { return model_ != nullptr && model_->took_changed_line(); }
 
-  /// The core's other thread may have run meanwhile.
-  void begin_turn();
+  /// The core's other thread may have run meanwhile, and runs beside this one from now on, or does not. `now` is
+  /// Engine::observed().
+  void begin_turn(bool is_beside, std::uint64_t now);
   void begin_instruction();
   /// That instruction has retired: sets what the model knows of it. `armed`: a record may show it, and it is logged.
   void complete(vpmu::Retirement& retirement, bool armed);
@@ -67,6 +68,7 @@ class OnDemandModel {
   const vpmu::GenerationDesc* generation_;
   ModelLog log_;
   SharedCaches* caches_;
+  CoreUses* uses_{};  ///< Of its core, if that has a model and other threads.
   unsigned cpu_;
   std::unique_ptr<vpmu::timing::CoreTimer> timer_;  ///< Null: an instruction is a cycle.
   std::unique_ptr<vpmu::uarch::ProcessorModel> model_;

@@ -432,5 +432,100 @@ TEST(Pipeline, IsTheSameEachTime) {
   EXPECT_GT(cycles(code, haswell, accesses), 5);
 }
 
+/// A thread that runs copies of the code.
+class Thread {
+ public:
+  explicit Thread(Assembled code, const std::vector<TimedAccess>& accesses = {})
+      : accesses_{accesses}, size_{code.size()}, code_{*timed_block(std::as_bytes(code), skylake)} {}
+  /// Runs for so long, at least. Returns the cycles of a copy.
+  double run(unsigned cycles) {
+    const Time from = pipeline.now();
+    unsigned copies = 0;
+    for (; pipeline.now() < from + Time{cycles} * cycle; ++copies, ++copy_)
+      pipeline.retire(make_block(code_, copy_ % 1000 * size_, skylake), accesses_);
+    return static_cast<double>(pipeline.now() - from) / cycle / copies;
+  }
+  Pipeline pipeline{skylake};
+  CoreUse use;
+
+ private:
+  std::vector<TimedAccess> accesses_;
+  std::size_t size_;
+  std::vector<TimedInstruction> code_;
+  std::size_t copy_{};
+};
+
+/// The cycles of a copy while both run, by turns.
+std::array<double, 2> both(Thread& first, Thread& second) {
+  std::array<double, 2> takes{};
+  for (unsigned turn = 0; turn < 20; ++turn) {
+    first.use = first.pipeline.share_with(&second.use);
+    takes[0] = first.run(5000);
+    second.use = second.pipeline.share_with(&first.use);
+    takes[1] = second.run(5000);
+  }
+  return takes;
+}
+
+#define ADDS "add $1, %rax; add $1, %rbx; add $1, %rcx; add $1, %rdx"
+#define PRODUCTS "imul $3, %r8, %rax; imul $3, %r8, %rbx"
+
+// 248966, chapter 2, Intel Hyper-Threading Technology: what both want, they take by turns.
+TEST(Pipeline, TwoThreadsShareTheCore) {
+  const auto expect = [](Assembled code, Assembled other_code, double takes, double other_takes) {
+    Thread first{code}, second{other_code};
+    const auto [one, other] = both(first, second);
+    EXPECT_NEAR(one, takes, 0.1 * takes);
+    EXPECT_NEAR(other, other_takes, 0.1 * other_takes);
+  };
+  {
+    SCOPED_TRACE("slots of issue");
+    expect(X86(ADDS), X86(ADDS), 2, 2);
+  }
+  {
+    SCOPED_TRACE("a port");
+    expect(X86(PRODUCTS), X86(PRODUCTS), 4, 4);
+  }
+  {
+    SCOPED_TRACE("nothing, while both wait for their own results");
+    expect(X86("imul %rax, %rax"), X86("imul %rax, %rax"), 3, 3);
+  }
+  {
+    SCOPED_TRACE("what a thread does not use is the other's");
+    expect(X86(ADDS), X86("imul %rax, %rax"), 12. / 11, 3);
+  }
+}
+
+// The same chapter: the reorder buffer and those of loads and stores are halved.
+TEST(Pipeline, AThreadHasHalfOfTheBuffersBesideAnother) {
+  Thread thread{X86("mov (%r8), %rax; .rept 27; nop; .endr"),
+                {{.physical = 0x1'0000, .bytes = 8, .late = 196, .level = HitLevel::dram}}};
+  const double alone = thread.run(50'000);
+  EXPECT_NEAR(alone, 200. * 28 / skylake.reorder_buffer, 3);
+  const CoreUse idle{};
+  thread.pipeline.share_with(&idle);
+  thread.run(5000);
+  EXPECT_NEAR(thread.run(50'000), 2 * alone, 6);
+  thread.pipeline.share_with(nullptr);
+  thread.run(5000);
+  EXPECT_NEAR(thread.run(50'000), alone, 1);
+}
+
+TEST(Pipeline, AThreadBesideAnotherGoesOnAsItWasSaved) {
+  Thread thread{X86(ADDS)}, restored{X86(ADDS)};
+  CoreUse other;
+  other.of.fill(64);
+  thread.pipeline.share_with(&other);
+  thread.run(1000);
+  std::vector<std::vector<std::byte>> saved;
+  thread.pipeline.visit_state([&](std::span<std::byte> part) { saved.emplace_back(part.begin(), part.end()); });
+  auto next = saved.begin();
+  restored.pipeline.visit_state([&](std::span<std::byte> part) { std::ranges::copy(*next++, part.begin()); });
+  EXPECT_EQ(restored.run(1000), thread.run(1000));
+  EXPECT_TRUE(restored.pipeline.is_sharing());
+  EXPECT_EQ(restored.pipeline.share_with(nullptr).of, thread.pipeline.share_with(nullptr).of);
+  EXPECT_EQ(restored.run(1000), thread.run(1000));
+}
+
 }  // namespace
 }  // namespace vpmu::timing
