@@ -516,4 +516,11 @@ const Microarchitecture& microarchitecture_of(std::string_view generation) {
   return sandy_bridge;
 }
 
+Microarchitecture changed_core(std::string_view generation, const uarch::ProfileChanges& changes) {
+  Microarchitecture core = microarchitecture_of(generation);
+  if (const auto buffers = changes.of(uarch::Parameter::fill_buffers))
+    core.fill_buffers = static_cast<std::uint8_t>(*buffers);
+  return core;
+}
+
 }  // namespace vpmu::timing

@@ -12,6 +12,7 @@
 #include "timing/block_store.hpp"
 #include "timing/pipeline.hpp"
 #include "uarch/core_clock.hpp"
+#include "uarch/profile_changes.hpp"
 
 namespace vpmu::timing {
 
@@ -28,8 +29,7 @@ class CoreTimer final : public uarch::CoreClock {
   /// Loads, and stores, of one instruction that are told apart; what others there are is added up.
   static constexpr std::size_t max_of_one = 4;
 
-  /// `on` must outlive it.
-  explicit CoreTimer(const Microarchitecture& on) : on_{on}, pipeline_{on}, blocks_{on} { count(false); }
+  explicit CoreTimer(const Microarchitecture& on) : on_{on}, pipeline_{on_}, blocks_{on_} { count(false); }
 
   void fetch_by(uarch::CodeFetcher& fetcher, const uarch::TransferTimes& times) override {
     fetcher_ = &fetcher;
@@ -163,7 +163,7 @@ class CoreTimer final : public uarch::CoreClock {
   void close();
   void tell(std::uint64_t instructions);
 
-  const Microarchitecture& on_;
+  Microarchitecture on_;
   Pipeline pipeline_;
   uarch::CodeFetcher* fetcher_{};
   unsigned channel_{};  ///< TransferTimes::channel.
@@ -187,5 +187,7 @@ class CoreTimer final : public uarch::CoreClock {
 
 /// The micro-architecture of that generation (GenerationDesc::name).
 const Microarchitecture& microarchitecture_of(std::string_view generation);
+/// The same with what the changes of the profile change of the core, too: the fill buffers.
+Microarchitecture changed_core(std::string_view generation, const uarch::ProfileChanges& changes);
 
 }  // namespace vpmu::timing

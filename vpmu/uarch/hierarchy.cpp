@@ -16,7 +16,7 @@ TlbShapes part_of(const TlbShapes& whole, unsigned threads) {
 }  // namespace
 
 Hierarchy::Hierarchy(const Profile& profile, unsigned threads)
-    : profile_{&profile},
+    : profile_{profile},
       threads_{threads},
       l1i_{profile.l1i},
       l1d_{profile.l1d},
@@ -32,6 +32,7 @@ Hierarchy::Hierarchy(const Profile& profile, unsigned threads)
       repeated_stores_{profile.dtlb.small.sets},
       directories_{{.sets = 8, .ways = 4}},
       directory_pointers_{{.sets = 1, .ways = 4}} {
+  turn_off(0);
   tag_pages();
 }
 
@@ -54,7 +55,7 @@ void Hierarchy::tag_pages() {
 // Lines of the L1 need not be in the L2: owned_ has room for the lines of both.
 void Hierarchy::share(Sharing& with) {
   sharing_ = &with;
-  const Shape l2 = profile_->l2, l1 = profile_->l1d;
+  const Shape l2 = profile_.l2, l1 = profile_.l1d;
   owned_ = RecencySets{{.sets = l2.sets, .ways = std::min(l2.ways + l1.ways, RecencySets::max_ways)}};
   remapped();
   with.add(*this);
@@ -84,7 +85,7 @@ std::uint32_t Hierarchy::own(std::uint64_t line) {
   owned_.insert(line);
   if (others.in_core == Snoop::Found::nothing) return 0;
   count_off_core(line, OffcoreRequest::demand_rfo, OffcoreSupplier::l3_shared);
-  return std::uint32_t{profile_->latency.l3} + profile_->latency.shared;
+  return std::uint32_t{profile_.latency.l3} + profile_.latency.shared;
 }
 
 // For a line that the L1 and the L2 lack.
@@ -155,7 +156,7 @@ void Hierarchy::flush_tlbs() {
 }
 
 std::uint16_t Hierarchy::latency_of(HitLevel level) const {
-  const Latencies& l = profile_->latency;
+  const Latencies& l = profile_.latency;
   if (level == HitLevel::l1) return l.l1;
   if (level == HitLevel::l2) return l.l2;
   if (level == HitLevel::l3_shared) return static_cast<std::uint16_t>(l.l3 + l.shared);
@@ -166,7 +167,7 @@ std::uint16_t Hierarchy::latency_of(HitLevel level) const {
 // What an inclusive L3 evicts leaves the levels above, too.
 void Hierarchy::fill_l3(std::uint64_t line) {
   const std::uint64_t evicted = l3_.insert(l3_key(line));
-  if (evicted == RecencySets::nothing || profile_->last_level != LastLevel::inclusive) return;
+  if (evicted == RecencySets::nothing || profile_.last_level != LastLevel::inclusive) return;
   const std::uint64_t victim = l3_line(evicted);
   l2_.remove(victim);
   l1d_.remove(victim);
@@ -178,7 +179,7 @@ void Hierarchy::fill_l3(std::uint64_t line) {
 
 void Hierarchy::fill_l2(std::uint64_t line) {
   const std::uint64_t victim = l2_.insert(line);
-  const bool goes_on = victim != RecencySets::nothing && profile_->last_level == LastLevel::victim;
+  const bool goes_on = victim != RecencySets::nothing && profile_.last_level == LastLevel::victim;
   if (goes_on && !l3_.touch(l3_key(victim))) fill_l3(victim);
 }
 
@@ -218,7 +219,7 @@ HitLevel Hierarchy::below_l2(std::uint64_t line, OffcoreRequest request) {
   count(in_l2(request, false));
   const Snoop others = ask_others(line, request);
   const bool in_l3 = l3_.touch(l3_key(line));
-  if (!in_l3 && profile_->last_level == LastLevel::inclusive) fill_l3(line);
+  if (!in_l3 && profile_.last_level == LastLevel::inclusive) fill_l3(line);
   fill_l2(line);
   const Answer answer = answer_of(others, in_l3 || others.in_l3);
   count_off_core(line, request, answer.supplier);
@@ -245,8 +246,8 @@ Transfers::From from_of(HitLevel level) {
 }  // namespace
 
 TransferTimes Hierarchy::transfer_times() const {
-  const Latencies& l = profile_->latency;
-  return {.from = {0, l.l2, l.l3, l.dram}, .channel = profile_->channel};
+  const Latencies& l = profile_.latency;
+  return {.from = {0, l.l2, l.l3, l.dram}, .channel = profile_.channel};
 }
 
 Hierarchy::Line Hierarchy::slower(const Line& first, const Line& second) {
@@ -258,7 +259,7 @@ Hierarchy::Line Hierarchy::slower(const Line& first, const Line& second) {
 
 /// For a line that the L1 has, or that is on its way there.
 Hierarchy::Line Hierarchy::hit_line(std::uint64_t line, unsigned offset) {
-  const std::uint32_t l1 = profile_->latency.l1;
+  const std::uint32_t l1 = profile_.latency.l1;
   Line result{HitLevel::l1, l1};
   const LineTransfers::Transfer* const transfer = transfers_.find(line);
   if (transfer != nullptr && transfer->to_l1 != 0) {
@@ -332,7 +333,7 @@ void Hierarchy::prefetch_next(std::uint64_t line, Transfers& transfers) {
 /// Cycles of a page walk: those of the second level TLB, which does not have the page, and the loads of the entries
 /// that the paging-structure caches do not have. SDM 3A 4.10.3.
 std::uint16_t Hierarchy::walk(std::uint64_t linear, PageSize size, bool for_code) {
-  if (keeps_time_) return profile_->latency.walk;
+  if (keeps_time_) return profile_.latency.walk;
   constexpr unsigned page_table = 0, directory = 1, directory_pointer = 2;
   const auto misses = [linear](RecencySets& cache, unsigned level) {
     const std::uint64_t key = (linear & ((1ULL << 48) - 1)) >> (12 + 9 * level);
@@ -340,7 +341,7 @@ std::uint16_t Hierarchy::walk(std::uint64_t linear, PageSize size, bool for_code
     cache.insert(key);
     return true;
   };
-  unsigned cycles = profile_->latency.stlb_hit;
+  unsigned cycles = profile_.latency.stlb_hit;
   if (size == PageSize::small) {
     if (misses(directories_, directory)) {
       if (misses(directory_pointers_, directory_pointer)) cycles += load_entry(linear, directory_pointer, for_code);
@@ -373,7 +374,7 @@ std::uint16_t Hierarchy::load_entry(std::uint64_t linear, unsigned level, bool f
   l1d_.insert(line);
   if (l2_.touch(line)) return found(data_walk_l2, code_walk_l2, HitLevel::l2);
   const bool in_l3 = l3_.touch(l3_key(line));
-  if (!in_l3 && profile_->last_level == LastLevel::inclusive) fill_l3(line);
+  if (!in_l3 && profile_.last_level == LastLevel::inclusive) fill_l3(line);
   fill_l2(line);
   count_off_core(line, OffcoreRequest::demand_data_read, in_l3 ? OffcoreSupplier::l3 : OffcoreSupplier::local_dram);
   return in_l3 ? found(data_walk_l3, code_walk_l3, HitLevel::l3)
@@ -382,7 +383,7 @@ std::uint16_t Hierarchy::load_entry(std::uint64_t linear, unsigned level, bool f
 
 /// Takes a fill buffer: a free one, or else the first to become free, for which it waits.
 void Hierarchy::take_fill_buffer(std::uint32_t cycles) {
-  const std::span buffers{fills_.data(), std::min<std::size_t>(profile_->fill_buffers, fills_.size())};
+  const std::span buffers{fills_.data(), std::min<std::size_t>(profile_.fill_buffers, fills_.size())};
   std::uint64_t& buffer = *std::ranges::min_element(buffers);
   if (buffer > transfers_.now()) transfers_.advance(buffer - transfers_.now(), false);
   buffer = transfers_.now() + cycles;

@@ -110,7 +110,8 @@ constexpr std::uint64_t l3_line(std::uint64_t key) {
 class Hierarchy {
  public:
   static constexpr unsigned max_threads = 2;
-  /// Cold: nothing in any cache. The profile must outlive it. Two threads share the L1s, the L2, the data TLB, the
+  static constexpr unsigned max_fill_buffers = 16;  ///< Profile::fill_buffers is no more.
+  /// Cold: nothing in any cache. Two threads share the L1s, the L2, the data TLB, the
   /// second level TLB and the fill buffers; each has half of the TLB for small pages of code and of the decoded
   /// micro-op cache, and a TLB of its own for large pages of code.
   explicit Hierarchy(const Profile& profile, unsigned threads = 1);
@@ -145,12 +146,12 @@ class Hierarchy {
     Line line = data_line(first, static_cast<unsigned>(access.physical % line_bytes), request);
     if (last != first) [[unlikely]] {
       line = slower(line, data_line(last, 0, request));
-      line.latency += profile_->latency.split;
+      line.latency += profile_.latency.split;
     } else if (line.level == HitLevel::l1 && !prefetchers_.watches(first)) {
       repeated_data_.put(access.linear);
       if (stores) repeated_stores_.put(access.linear);
     }
-    if (tlb == TlbResult::stlb_hit) line.latency += profile_->latency.stlb_hit;
+    if (tlb == TlbResult::stlb_hit) line.latency += profile_.latency.stlb_hit;
     std::uint16_t walks{};
     if (tlb == TlbResult::walk) [[unlikely]] {
       walks = walk(access.linear, access.page, /*for_code=*/false);
@@ -189,7 +190,7 @@ class Hierarchy {
     return repeats;
   }
   /// Whether the profile has a decoded micro-op cache.
-  [[nodiscard]] bool has_decoded() const { return profile_->decoded.sets != 0; }
+  [[nodiscard]] bool has_decoded() const { return profile_.decoded.sets != 0; }
   /// Whether fetch() is known to change nothing.
   [[nodiscard]] bool fetch_repeats(std::uint64_t linear) const { return repeated_code_.has(linear); }
   /// From here on a linear address may be mapped elsewhere.
@@ -220,12 +221,14 @@ class Hierarchy {
   /// From here on whoever keeps the time also keeps the fill buffers: no access waits for one here.
   void keep_time_outside() {
     keeps_time_ = false;
-    l3_.adapt(profile_->l3_replacement == Replacement::adaptive);
+    l3_.adapt(profile_.l3_replacement == Replacement::adaptive);
   }
   /// How long lines take on their way, for who keeps the time.
   [[nodiscard]] TransferTimes transfer_times() const;
-  /// Which hardware prefetchers do not work: reg::misc_feature_control.
-  void turn_off(std::uint8_t prefetchers) { prefetchers_.turn_off(prefetchers); }
+  /// Which hardware prefetchers do not work, besides the profile's: reg::misc_feature_control.
+  void turn_off(std::uint8_t prefetchers) {
+    prefetchers_.turn_off(static_cast<std::uint8_t>(prefetchers | profile_.prefetchers_off));
+  }
   /// Lets `cycles` cycles pass.
   void advance(std::uint64_t cycles) { transfers_.advance(cycles, !keeps_time_); }
   [[nodiscard]] std::uint64_t cycles() const { return transfers_.now(); }
@@ -239,11 +242,10 @@ class Hierarchy {
   /// Caches, TLBs, fill buffers and the clock; not the counts. The visitor may write any bytes: the model then gives
   /// some results.
   void visit_state(const StateVisitor& visit);
-  [[nodiscard]] const Profile& profile() const { return *profile_; }
+  [[nodiscard]] const Profile& profile() const { return profile_; }
   [[nodiscard]] unsigned threads() const { return threads_; }
 
  private:
-  static constexpr unsigned max_fill_buffers = 16;
   /// An entry of the decoded micro-op cache stands for 32 bytes of code.
   static constexpr std::uint64_t windows_in_line = 2;
   struct Line {
@@ -262,7 +264,7 @@ class Hierarchy {
     if (!l1d_.touch(line)) return missed_line(line, offset, request);
     const std::uint32_t until_owned = is_to_be_owned(request) ? own(line) : 0;
     if (keeps_time_ && transfers_.find(line) == nullptr) [[likely]]
-      return {HitLevel::l1, profile_->latency.l1 + until_owned};
+      return {HitLevel::l1, profile_.latency.l1 + until_owned};
     Line found = hit_line(line, offset);
     found.latency += until_owned;
     return found;
@@ -305,7 +307,7 @@ class Hierarchy {
   void change_thread(unsigned thread);
   void tag_pages();
 
-  const Profile* profile_;
+  Profile profile_;
   unsigned threads_;
   unsigned thread_{};
   RecencySets l1i_, l1d_, l2_, l3_;

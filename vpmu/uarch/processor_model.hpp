@@ -41,7 +41,7 @@ class Outcomes {
 /// a model's, not a CPU's.
 class ProcessorModel final : public Observer, private CodeFetcher {
  public:
-  /// With a core of its own, which has one thread. Cold. The profile must outlive it.
+  /// With a core of its own, which has one thread. Cold.
   explicit ProcessorModel(const Profile& profile) : own_{profile}, hierarchy_{*own_}, predictor_{profile.branches} {}
   /// Of a thread of this core, which must outlive it; models of the same core run one at a time. The predictor is the
   /// thread's own.

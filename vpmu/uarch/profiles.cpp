@@ -59,6 +59,7 @@ constexpr Profile nehalem{
     .l3_replacement = Replacement::lru,
     .mhz = 0,
     .channel = 0,
+    .prefetchers_off = 0,
 };
 
 constexpr Profile westmere = [] {

@@ -76,8 +76,9 @@ struct Profile {
   Latencies latency;  ///< `dram` follows from `memory` and `mhz`.
   Memory memory;
   Replacement l3_replacement{};
-  std::uint32_t mhz{};    ///< Of the core.
-  std::uint16_t channel;  ///< Memory::line_ps in cycles.
+  std::uint32_t mhz{};             ///< Of the core.
+  std::uint16_t channel;           ///< Memory::line_ps in cycles.
+  std::uint8_t prefetchers_off{};  ///< That never work, whatever the guest says: reg::misc_feature_control.
 };
 
 /// The clock of the guests' cores.

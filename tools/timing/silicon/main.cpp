@@ -10,6 +10,7 @@
 #include <exception>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@
 #include "chain_guest.hpp"
 #include "latencies.hpp"
 #include "timing/core_timer.hpp"
+#include "uarch/profile_changes.hpp"
 
 namespace {
 
@@ -89,6 +91,7 @@ struct Options {
   double max_mape{1e9}, max_median{1e9}, max_linear_median{1e9}, min_tau{-1};
   double min_within{};
   std::vector<std::string> set;
+  vpmu::uarch::ProfileChanges changes;  ///< Those of `set`.
   bool points{};
 };
 
@@ -229,20 +232,13 @@ struct Rung {
 std::uint64_t number_of(std::string_view text) {
   std::uint64_t number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string_view unit{end, static_cast<std::size_t>(text.data() + text.size() - end)};
-  if (error != std::errc{} || (!unit.empty() && unit != "K" && unit != "M"))
-    throw std::runtime_error{fmt::format("{}: a number, or one of K or M bytes, is wanted", text)};
-  return number << (unit == "M" ? 20U : unit == "K" ? 10U : 0U);
+  if (error != std::errc{} || end != text.data() + text.size())
+    throw std::runtime_error{fmt::format("{}: a whole number is wanted", text)};
+  return number;
 }
 
-/// A cache of that size: as many sets as can be numbered, of 8 to 64 ways.
-vpmu::uarch::Shape cache_of(std::uint64_t bytes) {
-  const std::uint64_t lines = bytes / vpmu::uarch::line_bytes;
-  std::uint64_t sets = 1;
-  while (lines % (2 * sets) == 0 && lines / (2 * sets) >= 8) sets *= 2;
-  if (lines == 0 || lines / sets > vpmu::uarch::RecencySets::max_ways)
-    throw std::runtime_error{fmt::format("no cache of {} bytes can be modelled", bytes)};
-  return {.sets = static_cast<std::uint32_t>(sets), .ways = static_cast<std::uint32_t>(lines / sets)};
+void require(const std::optional<vpmu::uarch::ChangeRefusal>& refusal) {
+  if (refusal) throw std::runtime_error{fmt::format("{}; {}", refusal->what, refusal->advice)};
 }
 
 /// The profile that the file's name says, or --model, with what --set changes; the L3 and the core's frequency are
@@ -256,21 +252,13 @@ vpmu::uarch::Profile profile_of(const std::string& file, const std::string& mach
   }
   if (found == nullptr) throw std::runtime_error{fmt::format("{}: which model is it of? --model says", file)};
   vpmu::uarch::Profile profile = *found;
+  vpmu::uarch::ProfileChanges measured;
   if (const std::size_t at = machine.find("L3 "); at != std::string::npos)
-    profile.l3 = cache_of(std::stoull(machine.substr(at + 3)) << 10);
+    require(measured.add(fmt::format("l3={}K", std::stoul(machine.substr(at + 3)))));
   if (const std::size_t at = machine.find("core at "); at != std::string::npos)
-    profile = vpmu::uarch::at_frequency(profile, static_cast<std::uint32_t>(std::stod(machine.substr(at + 8))));
-  for (const std::string& change : options.set) {
-    const std::size_t equals = std::min(change.find('='), change.size() - 1);
-    const std::string_view name = std::string_view{change}.substr(0, equals);
-    const std::uint64_t value = number_of(std::string_view{change}.substr(equals + 1));
-    if (name == "l3")
-      profile.l3 = cache_of(value);
-    else if (name == "dram" && value <= 10'000)
-      profile.latency.dram = static_cast<std::uint16_t>(value);
-    else
-      throw std::runtime_error{fmt::format("{}: l3=SIZE and dram=CYCLES can be set", change)};
-  }
+    require(measured.add(fmt::format("mhz={:.0f}", std::stod(machine.substr(at + 8)))));
+  require(measured.apply(profile));
+  require(options.changes.apply(profile));
   return profile;
 }
 
@@ -301,7 +289,7 @@ bool compare_loads(const std::string& name, const Options& options) {
   unsigned not_run{};
   for (Rung& rung : read_rungs(file)) {
     const auto cycles = guest.run(*vpmu::silicon::chain_order(rung.pattern), rung.bytes, rung.stride,
-                                  timing::microarchitecture_of(profile.name), profile);
+                                  timing::changed_core(profile.name, options.changes), profile);
     if (!cycles) {
       ++not_run;
       continue;
@@ -346,13 +334,16 @@ int run(int argc, char** argv) {
       "latency", "Chains of loads: columns `pattern`, `working_set_kib`, `stride_bytes` and `cycles` of one load");
   loads->add_option("FILE", options.files, "Chains, in a file named after its model")->required();
   loads->add_option("--model", options.model, "Of all files, whatever their names");
-  loads->add_option("--set", options.set, "l3=SIZE or dram=CYCLES in place of the model's; may be repeated");
+  loads->add_option(
+      "--set", options.set,
+      fmt::format("NAME=VALUE,... in place of the model's, of {}; may be repeated", vpmu::uarch::parameter_names()));
   loads->add_flag("--points", options.points, "Print each chain");
   loads->add_option("--max-median", options.max_median,
                     "Fail where the median error of a random pattern is larger, in percent");
   loads->add_option("--max-linear-median", options.max_linear_median, "The same of the linear ones");
   app.require_subcommand(1);
   CLI11_PARSE(app, argc, argv);
+  for (const std::string& list : options.set) require(options.changes.add(list));
   bool good = true;
   for (const std::string& file : options.files)
     good = (blocks->parsed()  ? compare_blocks(file, options)
