@@ -4,11 +4,13 @@
 #include <mutex>
 #include <semaphore>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "exec/tests/fixtures/assembled.hpp"
 #include "fakes/code_file.hpp"
 #include "machine/machine.hpp"
+#include "model/own_part.hpp"
 #include "snapshot_sections.hpp"
 
 // A machine without KVM is saved in mid-run: two processors, timers, a pending interrupt, counters. The input changes
@@ -44,16 +46,18 @@ Bytes contents_of(int fd) {
   return bytes;
 }
 
-Bytes save_machine(TimeModel time) {
+Bytes save_machine(TimeModel time, std::string_view set) {
   const test::CodeFile kernel{guest()};
   Log log;
   std::binary_semaphore time_up{0};
   std::once_flag first;  // of the processors
+  vpmu::uarch::ProfileChanges changes;
+  require(set.empty() || add_changes(set, changes), "they are good ones");
   const auto machine = Machine::create({.kernel = kernel.path(),
                                         .memory_bytes = GuestMemory::min_bytes,
                                         .cpus = 2,
                                         .source = "exact",
-                                        .source_options = {.time = time},
+                                        .source_options = {.time = time, .changes = changes},
                                         .accel = Accel::soft,
                                         .max_ticks = saved_after,
                                         .schedule = Schedule{.turn = 20}},
@@ -87,8 +91,8 @@ Sections sections_of(const Bytes& file) {
 extern "C" std::uint64_t fuzz_work() { return machines; }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const std::array good{sections_of(save_machine(TimeModel::instructions)),
-                               sections_of(save_machine(TimeModel::pipeline))};
+  static const std::array good{sections_of(save_machine(TimeModel::instructions, "")),
+                               sections_of(save_machine(TimeModel::pipeline, "l3=1M,dram=300"))};
   Input input{data, size};
   Sections sections = good[size % good.size()];
   const unsigned changes = input.take<std::uint8_t>() % 4;

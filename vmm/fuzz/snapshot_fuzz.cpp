@@ -81,6 +81,7 @@ Sections good_sections() {
   machine.put(std::uint32_t{1});
   machine.put(std::uint32_t{2});
   for (unsigned n = 0; n < 6; ++n) machine.put(std::uint64_t{0});
+  machine.put_run({});
   ByteWriter vcpu;
   vcpu.put_run(*save_vcpu(Kvm::get().vcpu, std::array<std::uint32_t, 1>{0x8B}));
   ByteWriter pmu;

@@ -45,6 +45,7 @@ std::vector<std::string> Chosen::lines() const {
   if (!accel.empty()) all.push_back(accel);
   if (!source.empty()) all.push_back("source " + source);
   if (!time.empty()) all.push_back("time " + time);
+  if (!set.empty()) all.push_back("set " + set);
   return all;
 }
 
@@ -65,6 +66,14 @@ Result<Chosen> choose_automatic(MachineConfig& config, const HostQuestions& host
       return usage_error(fmt::format("source {} keeps no time of a pipeline", printable(config.source)),
                          "give --source exact with --time pipeline");
     }
+  }
+  if (!config.source_options.changes.empty()) {
+    if (config.source == "auto") {
+      config.source = "exact";
+      chosen.source = "exact: only it has a processor model, whose parameters are set";
+    }
+    VMM_TRY(check_model_source(config));
+    chosen.set = config.source_options.changes.text();
   }
   if (config.source == "auto") {
     VMM_ASSIGN(SourceChoice choice, host.choose_source(accel == Accel::kvm));

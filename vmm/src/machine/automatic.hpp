@@ -25,6 +25,7 @@ struct Chosen {
   std::string accel;       ///< "processors by KVM", or by the engine and why not by KVM.
   std::string source;      ///< "clock, ...": its name, and why not another.
   std::string time;        ///< "pipeline: ...".
+  std::string set;         ///< "l3=16M,dram=240": what of the processor model is not as in the CPU model; not a choice.
   bool passes_over_kvm{};  ///< There is a KVM, and the engine was chosen: the user should know, as guests get slower.
   /// The lines that are not empty.
   [[nodiscard]] std::vector<std::string> lines() const;

@@ -7,6 +7,7 @@
 
 #include "memory/guest_memory.hpp"
 #include "model/model.hpp"
+#include "model/own_part.hpp"
 #include "passthrough/pass_through.hpp"
 #include "pmu/registry.hpp"
 
@@ -60,6 +61,13 @@ std::string_view name_of(Accel accel) {
   return "auto";
 }
 
+Result<void> check_model_source(const MachineConfig& config) {
+  if (config.source == "exact") return {};
+  return usage_error(fmt::format("source {} has no processor model, of which {} could be set", printable(config.source),
+                                 config.source_options.changes.text()),
+                     "give --source exact with --set");
+}
+
 bool ResolvedConfig::passes_through() const { return source == pass_through_source; }
 
 Result<ResolvedConfig> resolve(const MachineConfig& config, const ConfigNames& names) {
@@ -75,6 +83,10 @@ Result<ResolvedConfig> resolve(const MachineConfig& config, const ConfigNames& n
                        fmt::format("give one of: {} {}", model_names(), names.model));
   }
   VMM_ASSIGN(const std::string_view source, resolve_source(config, names));
+  if (!config.source_options.changes.empty()) {
+    VMM_TRY(check_model_source(config));
+    VMM_TRY(changed_profile(vpmu::describe(model->generation), config.source_options.changes));
+  }
   if (config.events != EventPolicy{} && !passes_through)
     return usage_error("a policy of events is for the source kvm", "give --source kvm with --events, or --events all");
   if (config.cpus < 1 || config.cpus > MachineConfig::max_cpus) {

@@ -89,6 +89,9 @@ struct ResolvedConfig {
 /// message names the value and the choices, and, from `names`, how to give another.
 Result<ResolvedConfig> resolve(const MachineConfig& config, const ConfigNames& names = {});
 
+/// Whether the source has a processor model, whose parameters may be changed. Fails with kind usage.
+Result<void> check_model_source(const MachineConfig& config);
+
 /// Bytes of "512M", "1G", "65536K" or a plain number of bytes. Fails with kind usage.
 Result<std::uint64_t> parse_size(const std::string& text);
 

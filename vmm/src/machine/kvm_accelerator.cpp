@@ -13,6 +13,7 @@
 #include "model/clocks.hpp"
 #include "model/guest_cpuid.hpp"
 #include "model/model.hpp"
+#include "model/own_part.hpp"
 #include "passthrough/pass_through.hpp"
 #include "pmu/pmu_setup.hpp"
 #include "snapshot/vcpu_image.hpp"
@@ -66,7 +67,8 @@ class KvmAccelerator final : public Accelerator {
         pmu_time_{time_beside_others(needs.config.pmu_time, needs.config.cpus)},
         cpus_{needs.config.cpus},
         bare_metal_{needs.config.bare_metal},
-        threads_per_core_{needs.config.threads_per_core} {}
+        threads_per_core_{needs.config.threads_per_core},
+        caches_{changed_caches(*model_, needs.config.source_options.changes)} {}
 
   Result<void> add_chips(const AcceleratorNeeds& needs);
   Result<std::unique_ptr<Processor>> add_processor(unsigned id) override;
@@ -92,6 +94,7 @@ class KvmAccelerator final : public Accelerator {
   unsigned cpus_;
   bool bare_metal_;
   unsigned threads_per_core_;
+  std::array<CacheShape, 4> caches_;
   std::uint64_t tsc_khz_{};  ///< Of the processors that were added.
 };
 
@@ -119,7 +122,8 @@ Result<std::unique_ptr<Processor>> KvmAccelerator::add_processor(unsigned id) {
                              .tsc_hz = tsc_khz_ * 1000,
                              .cpus = cpus_,
                              .bare_metal = bare_metal_,
-                             .threads_per_core = threads_per_core_};
+                             .threads_per_core = threads_per_core_,
+                             .caches = caches_};
   const CpuidTable cpuid = guest_cpuid(request, id);
   VMM_TRY(vcpu.set_cpuid(passed_ ? passed_->adapt(cpuid) : cpuid));
   if (passed_) VMM_TRY(passed_->prepare(vcpu));

@@ -8,6 +8,7 @@
 #include "kvm/kick.hpp"
 #include "machine/automatic.hpp"
 #include "machine/load_guest.hpp"
+#include "model/own_part.hpp"
 #include "passthrough/passed_vcpu.hpp"
 #include "perf/linux_perf_host.hpp"
 #include "support/assert.hpp"
@@ -16,6 +17,28 @@ namespace vmm {
 namespace {
 
 static_assert(MachineConfig::max_cpus <= MachineImage::max_vcpus);
+
+/// Takes over what of its processor model was changed. Fails if that is not possible, or if something else is asked
+/// for.
+Result<void> match_changes(const MachineImage& image, MachineConfig& config) {
+  vpmu::uarch::ProfileChanges saved;
+  if (!image.changes.empty() && !add_changes(image.changes, saved))
+    return usage_error(fmt::format("the snapshot has changes of the processor model that this version does not know: "
+                                   "{}",
+                                   printable(image.changes)),
+                       snapshot_advice);
+  vpmu::uarch::ProfileChanges& asked = config.source_options.changes;
+  if (!asked.empty() && asked != saved)
+    return usage_error(fmt::format("the machine saved in {} has {}, not {}", printable(config.restore),
+                                   saved.empty() ? "its model's own parameters" : saved.text(), asked.text()),
+                       "leave --set away: it goes on as it was saved");
+  if (!saved.empty() && config.source != "exact")
+    return usage_error(fmt::format("the machine saved in {} has {}, and the source {} has no processor model",
+                                   printable(config.restore), saved.text(), printable(config.source)),
+                       "give --source exact with --restore");
+  asked = saved;
+  return {};
+}
 
 /// Fails unless the machine continues on the accelerator that it ran on. Takes over its time, and without KVM its
 /// configuration.
@@ -28,6 +51,7 @@ Result<void> match_accelerator(const MachineImage& image, MachineConfig& config)
   if (image.time > static_cast<std::uint64_t>(TimeModel::pipeline))
     return usage_error(fmt::format("the snapshot has an unknown kind of time: {}", image.time), snapshot_advice);
   config.source_options.time = static_cast<TimeModel>(image.time);
+  VMM_TRY(match_changes(image, config));
   if (!without_kvm) return {};
   config.epoch = image.epoch;
   const Schedule schedule{.turn = image.turn, .seed = image.turn_seed};
@@ -69,6 +93,7 @@ Result<std::unique_ptr<Machine>> Machine::create(const MachineConfig& given, Hoo
     config.threads_per_core = image->threads_per_core;
     config.bare_metal = image->bare_metal;
     VMM_TRY(match_accelerator(*image, config));
+    if (!image->changes.empty() && chosen.set.empty()) log.info("set {}", config.source_options.changes.text());
   }
   VMM_ASSIGN(const auto resolved, resolve(config));
   const bool has_bus = static_cast<bool>(hooks.make_devices);
@@ -144,7 +169,8 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
               .epoch = config.epoch,
               .turn = config.schedule.value_or(Schedule{}).turn,
               .turn_seed = config.schedule.value_or(Schedule{}).seed,
-              .time = static_cast<std::uint64_t>(config.source_options.time)};
+              .time = static_cast<std::uint64_t>(config.source_options.time),
+              .changes = config.source_options.changes.text()};
   const VcpuServices services{.memory = linear_,
                               .ports = ports_,
                               .mmio = test_memory_,

@@ -5,6 +5,7 @@
 #include "model/clocks.hpp"
 #include "model/guest_cpuid.hpp"
 #include "model/model.hpp"
+#include "model/own_part.hpp"
 #include "processor/guest_features.hpp"
 #include "soft/soft_backend.hpp"
 #include "soft/soft_board.hpp"
@@ -95,6 +96,7 @@ class SoftAccelerator final : public Accelerator {
  public:
   explicit SoftAccelerator(const AcceleratorNeeds& needs)
       : model_{needs.resolved.model},
+        caches_{changed_caches(*model_, needs.config.source_options.changes)},
         cpus_{needs.config.cpus},
         bare_metal_{needs.config.bare_metal},
         threads_per_core_{needs.config.threads_per_core},
@@ -119,7 +121,8 @@ class SoftAccelerator final : public Accelerator {
                                .cpus = cpus_,
                                .bare_metal = bare_metal_,
                                .counts_performance = true,
-                               .threads_per_core = threads_per_core_};
+                               .threads_per_core = threads_per_core_,
+                               .caches = caches_};
     if (id == 0) tell_of_lost_features();
     auto processor = std::make_unique<SoftProcessor>(parts_, guest_cpuid(request, id), id);
     if (id != 0 || restores_) VMM_TRY(processor->wait_for_start());
@@ -168,6 +171,7 @@ class SoftAccelerator final : public Accelerator {
   }
 
   const MachineModel* model_;
+  std::array<CacheShape, 4> caches_;
   unsigned cpus_;
   bool bare_metal_;
   unsigned threads_per_core_;

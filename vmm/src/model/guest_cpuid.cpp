@@ -49,7 +49,11 @@ struct Signature {
 class Builder {
  public:
   Builder(const CpuidRequest& request, std::uint32_t apic_id)
-      : model_{request.model}, host_{request.supported}, request_{request}, apic_id_{apic_id} {
+      : model_{request.model},
+        caches_{request.caches.value_or(request.model.caches)},
+        host_{request.supported},
+        request_{request},
+        apic_id_{apic_id} {
     const auto host_1 = host_.get(1);
     leaf_1_ecx_ = model_.features.leaf_1_ecx & host_1.ecx;
     leaf_7_ = host_.get(7);
@@ -114,7 +118,7 @@ class Builder {
 
   void caches() {
     std::uint32_t subleaf = 0;
-    for (const auto& cache : model_.caches) {
+    for (const auto& cache : caches_) {
       const std::uint32_t sharers = cache.shared == CacheShape::Shared::core ? request_.threads_per_core : ids();
       const std::uint32_t cores = ids() / request_.threads_per_core;
       const std::uint32_t sets = cache.bytes / cache.ways / cache_line;
@@ -194,7 +198,7 @@ class Builder {
                             .edx = host.edx & model_.features.leaf_80000001_edx});
     brand();
     table_.add(0x80000005, {});
-    const auto& l2 = model_.caches[2];
+    const auto& l2 = caches_[2];
     constexpr std::uint32_t eight_ways = 6;
     constexpr std::uint32_t four_ways = 4;
     table_.add(0x80000006,
@@ -214,6 +218,7 @@ class Builder {
   }
 
   const MachineModel& model_;
+  std::array<CacheShape, 4> caches_;
   const CpuidTable& host_;
   const CpuidRequest& request_;
   std::uint32_t apic_id_;

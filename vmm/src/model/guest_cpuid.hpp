@@ -1,5 +1,7 @@
 #pragma once
+#include <array>
 #include <cstdint>
+#include <optional>
 
 #include "kvm/cpuid_table.hpp"
 #include "model/model.hpp"
@@ -19,6 +21,8 @@ struct CpuidRequest {
   /// write, on machines that may have no timer to measure the TSC with. Their crystal is the TSC's clock.
   bool always_tells_clocks{};
   unsigned threads_per_core{1};  ///< 1 or 2. The PMU of a core without SMT has more counters.
+  /// What leaf 4 describes instead of the model's.
+  std::optional<std::array<CacheShape, 4>> caches{};
 };
 
 /// CPUID of processor `apic_id`: the model as a guest sees it on any x86 host. Features are what the model has and KVM

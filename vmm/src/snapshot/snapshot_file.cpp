@@ -36,14 +36,18 @@ Bytes encode(const MachineImage& image) {
   out.put(image.turn);
   out.put(image.turn_seed);
   out.put(image.time);
+  out.put_run(std::as_bytes(std::span{image.changes}));
   return out.take();
 }
 
 /// False if the bytes do not have this form.
 bool decode(std::span<const std::byte> bytes, MachineImage& image) {
   ByteReader in{bytes};
-  const auto model = in.get_run();
-  image.model.assign(reinterpret_cast<const char*>(model.data()), model.size());
+  const auto get_text = [&in] {
+    const auto run = in.get_run();
+    return std::string{reinterpret_cast<const char*>(run.data()), run.size()};
+  };
+  image.model = get_text();
   image.memory_bytes = in.get<std::uint64_t>();
   image.cpus = in.get<std::uint32_t>();
   image.threads_per_core = in.get<std::uint32_t>();
@@ -53,6 +57,7 @@ bool decode(std::span<const std::byte> bytes, MachineImage& image) {
   image.turn = in.get<std::uint64_t>();
   image.turn_seed = in.get<std::uint64_t>();
   image.time = in.get<std::uint64_t>();
+  image.changes = get_text();
   return in.done() && image.model.size() <= max_model_length && image.cpus >= 1 &&
          image.cpus <= MachineImage::max_vcpus;
 }

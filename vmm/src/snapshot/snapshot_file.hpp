@@ -23,6 +23,7 @@ struct MachineImage {
   std::uint64_t turn{};       ///< Without KVM: Schedule::turn.
   std::uint64_t turn_seed{};  ///< Without KVM: Schedule::seed.
   std::uint64_t time{};       ///< TimeModel.
+  std::string changes{};      ///< SourceOptions::changes, as text.
   Bytes chips;                ///< Of the accelerator.
   Bytes devices;              ///< Of the machine.
   std::vector<Bytes> vcpus;   ///< By id, their PMUs included.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "model/own_part.hpp"
 #include "perf/host_events.hpp"
 #include "sources/clock_events.hpp"
 #include "timing/core_timer.hpp"
@@ -98,7 +99,7 @@ vpmu::OffcoreFilter made_by_prefetchers(vpmu::OffcoreFilter requests) {
 
 /// The exact source, of an event that is no union: its engine feeds each instruction to a model of the processor.
 EventDelivery exact_delivery_of_one(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event,
-                                    vpmu::PipelineQuantities told) {
+                                    vpmu::PipelineQuantities told, const vpmu::uarch::ProfileChanges& changes) {
   using enum vpmu::Counts;
   namespace fe = vpmu::reg::pebs_frontend;
   constexpr std::uint64_t choice_mask = 0x17, any_dsb_miss = 0x01, bubbles = 0x06, first_miss = 0x11, last_miss = 0x15;
@@ -110,9 +111,9 @@ EventDelivery exact_delivery_of_one(const vpmu::GenerationDesc& generation, cons
   if (event.counts == frontend) {
     const std::uint64_t choice = event.msr_value & choice_mask;
     if (choice == bubbles) {
-      const vpmu::uarch::Profile* const profile = vpmu::uarch::find_profile(generation.name);
-      const bool possible = profile != nullptr && fe::IDQ_Bubble_Length::get(event.msr_value) <=
-                                                      max_bubble(*profile, /*walk_loads=*/!told.empty());
+      const auto profile = changed_profile(generation, changes);
+      const bool possible =
+          profile && fe::IDQ_Bubble_Length::get(event.msr_value) <= max_bubble(*profile, /*walk_loads=*/!told.empty());
       return possible ? EventDelivery{Delivery::estimated, "latencies of a model of caches and TLBs"} : EventDelivery{};
     }
     return choice == any_dsb_miss || (choice >= first_miss && choice <= last_miss) ? by_caches : EventDelivery{};
@@ -185,8 +186,8 @@ constexpr std::array rules{HostedRule{"clock", "clock", clock_delivery},
 }  // namespace
 
 EventDelivery exact_delivery(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event,
-                             vpmu::PipelineQuantities told) {
-  const auto of_one = [told](const auto& g, const auto& e) { return exact_delivery_of_one(g, e, told); };
+                             vpmu::PipelineQuantities told, const vpmu::uarch::ProfileChanges& changes) {
+  const auto of_one = [&](const auto& g, const auto& e) { return exact_delivery_of_one(g, e, told, changes); };
   return event.counts == vpmu::Counts::several ? of_union(generation, event, of_one) : of_one(generation, event);
 }
 
@@ -197,6 +198,12 @@ DeliveryRule delivery_rule(std::string_view source, TimeModel time) {
   for (const HostedRule& r : rules)
     if (r.source == source && (found == nullptr || (time != TimeModel::instructions && r.time == time))) found = r.rule;
   return found;
+}
+
+ChangedRule delivery_rule(std::string_view source, TimeModel time, const vpmu::uarch::ProfileChanges& changes) {
+  if (changes.empty() || source != "exact") return delivery_rule(source, time);
+  const auto told = time == TimeModel::pipeline ? vpmu::timing::CoreTimer::told() : vpmu::PipelineQuantities{};
+  return [told, changes](const auto& g, const auto& e) { return exact_delivery(g, e, told, changes); };
 }
 
 std::string_view to_string(Delivery delivery) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,9 +31,9 @@ struct EventDelivery {
 using DeliveryRule = EventDelivery (*)(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event);
 
 /// How the exact source delivers an event when a model of the pipeline tells it these quantities. Without any, a cycle
-/// is an instruction.
+/// is an instruction. `changes` of the generation's profile must fit it.
 EventDelivery exact_delivery(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event,
-                             vpmu::PipelineQuantities told);
+                             vpmu::PipelineQuantities told, const vpmu::uarch::ProfileChanges& changes = {});
 
 /// How a source delivers events; for a source that depends on the host, on one class of hosts.
 struct HostedRule {
@@ -46,6 +47,10 @@ std::span<const HostedRule> delivery_rules();
 
 /// How the named source delivers events, on the class of hosts closest to the guest's model; null for an unknown name.
 DeliveryRule delivery_rule(std::string_view source, TimeModel time = TimeModel::instructions);
+
+/// The same of a processor model with these changes, which must fit it.
+using ChangedRule = std::function<EventDelivery(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event)>;
+ChangedRule delivery_rule(std::string_view source, TimeModel time, const vpmu::uarch::ProfileChanges& changes);
 
 /// The delivery's name: "exact", "nearest", "estimated" or "not counted".
 std::string_view to_string(Delivery delivery);

@@ -6,13 +6,16 @@
 #include <mutex>
 #include <utility>
 
+#include "model/own_part.hpp"
 #include "support/assert.hpp"
 
 namespace vmm {
 
+static_assert(vpmu::uarch::ProfileChanges::max_dram < vpmu::timing::CoreTimer::max_per_instruction);
+
 void OnDemandModel::make() {
-  const vpmu::uarch::Profile* const profile = vpmu::uarch::find_profile(generation_->name);
-  VMM_ASSERT(profile != nullptr);
+  const auto profile = changed_profile(*generation_, changes_);
+  VMM_ASSERT(profile.has_value());
   model_ = caches_ != nullptr ? caches_->make_model(*profile, cpu_)
                               : std::make_unique<vpmu::uarch::ProcessorModel>(*profile);
   if (timer_ == nullptr) return;

@@ -17,12 +17,13 @@ namespace vmm {
 /// The processor model of one vCPU, made when a plan first needs it. Until then nothing happens here.
 class OnDemandModel {
  public:
-  /// `generation`, which must have a model, and `caches` must outlive it. Without `caches` it shares none with others.
+  /// `generation`, whose model the changes must fit, and `caches` must outlive it. Without `caches` it shares none with
+  /// others.
   OnDemandModel(const vpmu::GenerationDesc& generation, const SourceOptions& options, SharedCaches* caches,
                 unsigned cpu)
-      : generation_{&generation}, log_{options.model_log}, caches_{caches}, cpu_{cpu} {
+      : generation_{&generation}, changes_{options.changes}, log_{options.model_log}, caches_{caches}, cpu_{cpu} {
     if (options.time == TimeModel::pipeline)
-      timer_ = std::make_unique<vpmu::timing::CoreTimer>(vpmu::timing::microarchitecture_of(generation.name));
+      timer_ = std::make_unique<vpmu::timing::CoreTimer>(vpmu::timing::changed_core(generation.name, changes_));
   }
 
   /// From here on the plan is this one. Returns the model if the plan needs it, else null.
@@ -66,6 +67,7 @@ class OnDemandModel {
   void log(const vpmu::Retirement& retirement) const;
 
   const vpmu::GenerationDesc* generation_;
+  vpmu::uarch::ProfileChanges changes_;
   ModelLog log_;
   SharedCaches* caches_;
   CoreUses* uses_{};  ///< Of its core, if that has a model and other threads.

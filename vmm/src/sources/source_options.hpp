@@ -9,6 +9,7 @@
 #include "sources/shared_caches.hpp"
 #include "sources/time_model.hpp"
 #include "support/result.hpp"
+#include "uarch/profile_changes.hpp"
 
 namespace vmm {
 
@@ -22,7 +23,9 @@ struct SourceOptions {
                     ///< is used, with a warning.
   vpmu::exec::Compiling compiling{};  ///< For sources that run the guest's code: whether frequent code is compiled.
   TimeModel time{};                   ///< For sources that run the guest's code.
-  ModelLog model_log{};               ///< For sources with a processor model: receives its result of each access.
+  /// For the source that has a processor model: what of the generation's profile is different. It must fit it.
+  vpmu::uarch::ProfileChanges changes{};
+  ModelLog model_log{};  ///< For sources with a processor model: receives its result of each access.
   /// Makes the source, in place of the one that is named: for tests that have their own. May be empty.
   std::function<Result<std::unique_ptr<CountSource>>(const SourceParts& parts)> instead{};
 };

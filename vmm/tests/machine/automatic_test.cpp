@@ -1,5 +1,6 @@
 #include "machine/automatic.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <unistd.h>
@@ -107,6 +108,29 @@ TEST(Settle, OnlyTheExactSourceKeepsTheTimeOfAPipeline) {
     ASSERT_FALSE(refused) << source;
     EXPECT_EQ(refused.error().kind, ErrorKind::usage);
     EXPECT_NE(describe(refused.error()).find("give --source exact with --time pipeline"), std::string::npos);
+  }
+}
+
+TEST(Settle, OnlyTheExactSourceHasAModelWhoseParametersAreSet) {
+  SaidHost host{fit};
+  vpmu::uarch::ProfileChanges changes;
+  ASSERT_FALSE(changes.add("dram=240,l3=16M"));
+  MachineConfig config{.kernel = "k", .source_options = {.changes = changes}};
+  const auto chosen = choose_automatic(config, host.questions());
+  ASSERT_TRUE(chosen);
+  EXPECT_EQ(config.source, "exact");
+  EXPECT_FALSE(config.source_options.was_open) << "the clock, which would count if it failed, has no model";
+  EXPECT_EQ(chosen->source, "exact: only it has a processor model, whose parameters are set");
+  EXPECT_EQ(chosen->lines().back(), "set l3=16M,dram=240");
+  for (const char* source : {"clock", "perf", "step", "kvm"}) {
+    MachineConfig named{.kernel = "k", .source = source, .source_options = {.changes = changes}};
+    const auto refused = choose_automatic(named, host.questions());
+    ASSERT_FALSE(refused) << source;
+    EXPECT_EQ(refused.error().kind, ErrorKind::usage);
+    EXPECT_EQ(describe(refused.error()),
+              fmt::format("source {} has no processor model, of which l3=16M,dram=240 could be set; give --source "
+                          "exact with --set",
+                          source));
   }
 }
 

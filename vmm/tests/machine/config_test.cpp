@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "model/own_part.hpp"
+
 namespace vmm {
 namespace {
 
@@ -35,6 +37,27 @@ TEST(ResolveConfig, DefaultsAreGood) {
   ASSERT_TRUE(resolved) << describe(resolved.error());
   EXPECT_EQ(resolved->model->generation, vpmu::Generation::skylake);
   EXPECT_EQ(resolved->source, "clock");
+}
+
+TEST(ResolveConfig, ChangesFitTheModelAndTheSource) {
+  const auto answer = [](std::string_view text, const char* model, const char* source) {
+    MachineConfig config{.kernel = "k", .model = model, .source = source};
+    EXPECT_TRUE(add_changes(text, config.source_options.changes)) << text;
+    const auto resolved = resolve(config);
+    return resolved ? std::string{} : describe(resolved.error());
+  };
+  EXPECT_EQ(answer("l3=512K", "skylake", "exact"), "");
+  EXPECT_EQ(answer("l3=512K", "skylake-sp", "exact"), "") << "a victim cache";
+  EXPECT_EQ(answer("l3=64K", "skylake", "exact"),
+            "an L3 of 64K cannot hold the L2's 256K, as one that is inclusive does; give a larger l3, or a smaller l2 "
+            "with --set");
+  EXPECT_EQ(answer("l3=16M", "skylake", "clock"),
+            "source clock has no processor model, of which l3=16M could be set; give --source exact with --set");
+  vpmu::uarch::ProfileChanges changes;
+  const auto wrong = add_changes("l4=1M", changes);
+  ASSERT_FALSE(wrong);
+  EXPECT_EQ(wrong.error().kind, ErrorKind::usage);
+  EXPECT_TRUE(describe(wrong.error()).starts_with("no parameter \"l4\"; give NAME=VALUE of one of: l1d, "));
 }
 
 TEST(ResolveConfig, WrongNamesAndNumbersAreShownWithTheChoice) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "model/own_part.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vmm {
@@ -224,6 +225,35 @@ TEST(GuestCpuid, HypervisorLeafHasKvmsSignatureAndNoFeature) {
   EXPECT_EQ(leaf.eax, 0x40000001U);
   EXPECT_EQ(text_of({leaf.ebx, leaf.ecx, leaf.edx}), "KVMKVMKVM");
   EXPECT_EQ(guest.find(0x40000001), CpuidRegisters{});
+}
+
+TEST(GuestCpuid, TellsTheSizesOfCachesThatAreChanged) {
+  const CpuidTable host = rich_host();
+  const MachineModel& model = machine_model(vpmu::Generation::skylake);
+  vpmu::uarch::ProfileChanges changes;
+  const auto guest_with = [&] {
+    return guest_cpuid({.model = model,
+                        .supported = host,
+                        .tsc_deadline = true,
+                        .tsc_hz = tsc_hz,
+                        .cpus = 1,
+                        .caches = changed_caches(model, changes)},
+                       0);
+  };
+  const auto bytes = [](const CpuidTable& guest, std::uint32_t level) {
+    const auto leaf = guest.find(4, level).value_or(CpuidRegisters{});
+    return std::uint64_t{(leaf.ebx >> 22) + 1} * 64 * (leaf.ecx + 1);
+  };
+  EXPECT_EQ(changed_caches(model, changes)[3].ways, model.caches[3].ways);
+  EXPECT_EQ(bytes(guest_with(), 3), 8U << 20) << "as the model has it";
+  ASSERT_FALSE(changes.add("l1d=48K,l2=512K,l3=6M,dram=200"));
+  const CpuidTable guest = guest_with();
+  EXPECT_EQ(bytes(guest, 0), 48U << 10);
+  EXPECT_EQ(bytes(guest, 1), 32U << 10) << "of code";
+  EXPECT_EQ(bytes(guest, 2), 512U << 10);
+  EXPECT_EQ(bytes(guest, 3), 6U << 20);
+  EXPECT_EQ((guest.find(4, 3)->ebx >> 22) + 1, 12U) << "ways";
+  EXPECT_EQ(guest.get(0x80000006).ecx >> 16, 512U) << "KiB of the L2";
 }
 
 TEST(GuestCpuid, TellsOfNoHypervisorOnBareMetal) {

@@ -72,6 +72,8 @@ class SnapshotFile : public testing::Test {
                       .epoch = -5,
                       .turn = 50,
                       .turn_seed = 7,
+                      .time = 1,
+                      .changes = "l3=16M",
                       .chips = bytes_of("chips"),
                       .devices = bytes_of("devices"),
                       .vcpus = {bytes_of("first"), bytes_of("second")}};
@@ -99,6 +101,8 @@ TEST_F(SnapshotFile, ComesBackAsItWas) {
   EXPECT_EQ(image.epoch, -5);
   EXPECT_EQ(image.turn, 50U);
   EXPECT_EQ(image.turn_seed, 7U);
+  EXPECT_EQ(image.time, 1U);
+  EXPECT_EQ(image.changes, "l3=16M");
   EXPECT_EQ(image.chips, image_.chips);
   EXPECT_EQ(image.devices, image_.devices);
   EXPECT_EQ(image.vcpus, image_.vcpus);
@@ -184,7 +188,7 @@ TEST_F(SnapshotFile, EachSingleBitThatChangesIsFoundAndItsSectionNamed) {
   EXPECT_EQ(refusal(), "");
   constexpr int frame = 8 * (16 + 8 + 8);
   const std::map<std::string, int> expected{{"header", 8 * 16},
-                                            {"machine", frame + 8 * (8 + 7 + 8 + 4 + 4 + 6 * 8)},
+                                            {"machine", frame + 8 * (8 + 7 + 8 + 4 + 4 + 6 * 8 + 8 + 6)},
                                             {"chips", frame + 8 * 5},
                                             {"devices", frame + 8 * 7},
                                             {"vcpu 0", frame + 8 * 5},

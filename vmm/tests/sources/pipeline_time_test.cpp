@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "contract/source_rigs.hpp"
+#include "model/own_part.hpp"
 #include "sources/exact_source.hpp"
 
 namespace vmm::test {
@@ -15,7 +16,15 @@ using vpmu::Counts;
 
 class PipelineTime : public LoopingGuest, public testing::Test {
  protected:
-  PipelineTime() { guest.backend.can.hides_time = true; }
+  explicit PipelineTime(SourceOptions options = {.time = TimeModel::pipeline})
+      : source_{std::make_unique<FakeTimer>(time),
+                guest.breakpoints,
+                guest.view,
+                guest.memory,
+                vpmu::describe(vpmu::Generation::skylake),
+                options} {
+    guest.backend.can.hides_time = true;
+  }
   void count(std::uint64_t distance, bool precise = false) {
     vpmu::CountPlan plan;
     plan.size = 2;
@@ -74,12 +83,7 @@ class PipelineTime : public LoopingGuest, public testing::Test {
     }
   }
 
-  ExactSource source_{std::make_unique<FakeTimer>(time),
-                      guest.breakpoints,
-                      guest.view,
-                      guest.memory,
-                      vpmu::describe(vpmu::Generation::skylake),
-                      SourceOptions{.time = TimeModel::pipeline}};
+  ExactSource source_;
   std::array<std::uint64_t, vpmu::max_gp_counters> counted_{};
   CounterId last_{CounterId::gp(0)};
   std::uint64_t cycles_{}, instructions_{};
@@ -145,6 +149,67 @@ TEST_F(PipelineTime, ObservesTheInstructionThatOverflows) {
     EXPECT_GE(cycles_, start + distance);
     EXPECT_LE(observed_->cycles, 1U) << "what it waited for comes before it";
   }
+}
+
+SourceOptions changed_time(std::string_view set) {
+  SourceOptions options{.time = TimeModel::pipeline};
+  EXPECT_TRUE(add_changes(set, options.changes));
+  return options;
+}
+
+/// The loop's four loads come from memory each time, as their lines are flushed. Those of a round wait for the last one
+/// of the round before.
+class MissesInALoop : public PipelineTime {
+ protected:
+  explicit MissesInALoop(std::string_view set) : PipelineTime{changed_time(set)} {
+    std::uint64_t at = cpu.add(flushing, X86("clflush (%rbx)"));
+    at = cpu.add(at, X86("clflush 0x40(%rbx)"));
+    at = cpu.add(at, X86("clflush 0x80(%rbx)"));
+    at = cpu.add(at, X86("clflush 0xC0(%rbx)"));
+    at = cpu.add(at, X86("mov (%rbx), %eax"));
+    at = cpu.add(at, X86("mov 0x40(%rbx), %eax"));
+    at = cpu.add(at, X86("mov 0x80(%rbx), %eax"));
+    at = cpu.add(at, X86("mov 0xC0(%rbx), %eax"));
+    at = cpu.add(at, X86("and $0, %eax"));
+    at = cpu.add(at, X86("add %rax, %rbx"));
+    cpu.add_jump(at, flushing);
+    guest.backend.registers.rip = flushing;
+  }
+  static constexpr std::uint64_t flushing = code + 0x800;
+  double cycles_of_round() {
+    constexpr std::uint64_t rounds = 1000, instructions = 11;
+    count(1ULL << 48);
+    while (instructions_ < instructions * rounds) run(instructions * rounds);
+    return static_cast<double>(cycles_ * instructions) / static_cast<double>(instructions_);
+  }
+};
+class NearMemory : public MissesInALoop {
+ protected:
+  NearMemory() : MissesInALoop{"dram=100,prefetch-off=15"} {}
+};
+class FarMemory : public MissesInALoop {
+ protected:
+  FarMemory() : MissesInALoop{"dram=400,prefetch-off=15"} {}
+};
+class OneFillBuffer : public MissesInALoop {
+ protected:
+  OneFillBuffer() : MissesInALoop{"dram=400,prefetch-off=15,fill-buffers=1"} {}
+};
+
+TEST_F(NearMemory, IsWaitedForAsLongAsIsSet) {
+  const double cycles = cycles_of_round();
+  EXPECT_GE(cycles, 100);
+  EXPECT_LT(cycles, 200);
+}
+TEST_F(FarMemory, IsWaitedForAsLongAsIsSet) {
+  const double cycles = cycles_of_round();
+  EXPECT_GE(cycles, 400);
+  EXPECT_LT(cycles, 500);
+}
+TEST_F(OneFillBuffer, BringsOneLineAfterTheOther) {
+  const double cycles = cycles_of_round();
+  EXPECT_GE(cycles, 4 * 400);
+  EXPECT_LT(cycles, 4 * 500);
 }
 
 /// A loop of a compare with memory, the branch behind it, which it is fused with, and a jump.
