@@ -165,6 +165,9 @@ Result<int> exec(ExecArguments& arguments, std::vector<std::string>& kernel_line
     for (const std::string& line : chosen.lines()) messages.print("vpmu: " + line);
   else if (chosen.passes_over_kvm)
     messages.print("vpmu: " + chosen.accel);
+  // Once for the passes of `vpmu stat`.
+  if (!chosen.set.empty() && !arguments.verbose && !arguments.drops_output)
+    messages.print(fmt::format("vpmu: the model is {} with {}", arguments.machine.model, chosen.set));
   std::optional<WholeFile> no_snapshot;
   VMM_ASSIGN(session.confinement,
              confine(confinement, arguments, Daemons::devices,

@@ -241,6 +241,7 @@ Result<int> profile(const ProfileArguments& arguments) {
                 .accel = guest.accel,
                 .source = guest.source,
                 .time = std::string{name_of(guest.time)},
+                .set = guest.changes.text(),
                 .kernel = guest.kernel,
                 .command = arguments.command,
                 .exit_code = code};

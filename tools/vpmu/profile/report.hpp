@@ -11,7 +11,7 @@ namespace vmm::tool {
 
 /// What was run, and how.
 struct ProfiledRun {
-  std::string version, model, accel, source, time, kernel;
+  std::string version, model, accel, source, time, set, kernel;
   std::vector<std::string> command;
   int exit_code{};
 };

@@ -11,8 +11,10 @@
 #include "command_line.hpp"
 #include "jail/identity.hpp"
 #include "model/model.hpp"
+#include "model/own_part.hpp"
 #include "passthrough/pass_through.hpp"
 #include "pmu/registry.hpp"
+#include "shared/set_option.hpp"
 #include "timing/core_timer.hpp"
 #include "vpmu/generation.hpp"
 
@@ -106,6 +108,7 @@ void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>
   command.add_option("--source", machine.source, "what counts: auto, or a source that `vpmu doctor` lists")
       .shows_default()
       .suggests(source_choices());
+  add_set_option(command, options->set);
   command
       .add_option(
           "--time", options->time,
@@ -137,6 +140,11 @@ Result<Chosen> choose_automatic(MachineOptions& options) {
   if (options.time != "auto") {
     VMM_ASSIGN(options.machine.source_options.time, parse_time(options.time));
   }
+  VMM_ASSIGN(options.machine.source_options.changes, read_changes(options.set));
+  // A saved machine's model is known only when it is read.
+  if (const MachineModel* const model = find_machine_model(options.machine.model);
+      model != nullptr && options.machine.restore.empty())
+    VMM_TRY(changed_profile(vpmu::describe(model->generation), options.machine.source_options.changes));
   if (options.schedule) {
     VMM_ASSIGN(options.machine.schedule, parse_schedule(*options.schedule));
   }

@@ -26,6 +26,7 @@ struct MachineOptions {
   std::string accel{"auto"};
   std::string events{"all"};
   std::string time{"instructions"};  ///< Or "pipeline", or "auto".
+  std::vector<std::string> set;      ///< "l3=16M,dram=240", each a list.
   std::optional<std::string> schedule;
   std::string stats;
   double timeout{};

@@ -69,6 +69,7 @@ Result<void> check_comparable(const StatDocument& base, const StatDocument& now)
   VMM_TRY(same("accelerator", base.accel, now.accel));
   VMM_TRY(same("source", base.source, now.source));
   VMM_TRY(same("time", base.time, now.time));
+  VMM_TRY(same("--set", base.set.empty() ? "none" : base.set, now.set.empty() ? "none" : now.set));
   VMM_TRY(same("kernel", base.kernel, now.kernel));
   VMM_TRY(same("size of memory", fmt::to_string(base.memory_bytes), fmt::to_string(now.memory_bytes)));
   if (base.command != now.command)

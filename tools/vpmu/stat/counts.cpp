@@ -80,8 +80,9 @@ std::string value_of(const StatCount& count) {
 std::string to_table(const StatDocument& document) {
   std::size_t widest = 0;
   for (const StatCount& count : document.events) widest = std::max(widest, count.name.size());
-  std::string text = fmt::format("\n {}, source {}, {} kernel {}:\n\n", document.model, document.source, document.accel,
-                                 document.kernel);
+  std::string text =
+      fmt::format("\n {}{}{}, source {}, {} kernel {}:\n\n", document.model, document.set.empty() ? "" : " with ",
+                  document.set, document.source, document.accel, document.kernel);
   for (const StatCount& count : document.events)
     text += fmt::format("{:>20}  {:<{}}  {}\n",
                         fmt::format("{}{}{}", value_of(count), count.unit.empty() ? "" : " ", count.unit), count.name,

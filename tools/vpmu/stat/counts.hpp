@@ -35,6 +35,7 @@ struct StatDocument {
   static constexpr std::int64_t format = 1;
   std::string version, model, accel, source, kernel;
   std::string time{"instructions"};  ///< As --time has it.
+  std::string set{};                 ///< What --set has changed of the model, as ProfileChanges::text().
   std::uint64_t memory_bytes{};      ///< Of the guest.
   std::string environment;           ///< A checksum of the command's environment.
   std::vector<std::string> command;

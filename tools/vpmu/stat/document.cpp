@@ -83,6 +83,7 @@ std::string read(const Json& json, StatDocument& document) {
   reader.text("accel", document.accel);
   reader.text("source", document.source);
   if (json.contains("time")) reader.text("time", document.time);
+  reader.text("set", document.set, false);
   reader.text("kernel", document.kernel);
   reader.number("memory_bytes", document.memory_bytes);
   reader.text("environment", document.environment);
@@ -120,6 +121,7 @@ std::string to_json(const StatDocument& document) {
                      {"accel", document.accel},
                      {"source", document.source},
                      {"time", document.time},
+                     {"set", document.set},
                      {"kernel", document.kernel},
                      {"memory_bytes", document.memory_bytes},
                      {"environment", document.environment},

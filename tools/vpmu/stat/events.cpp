@@ -20,7 +20,8 @@ constexpr std::array software{"page-faults",      "faults",    "minor-faults",  
                               "context-switches", "cs",        "cpu-migrations",  "alignment-faults",
                               "task-clock",       "cpu-clock", "emulation-faults"};
 
-std::string quality_of(const vpmu::EventDesc* event, const vpmu::GenerationDesc& generation, DeliveryRule deliver) {
+std::string quality_of(const vpmu::EventDesc* event, const vpmu::GenerationDesc& generation,
+                       const ChangedRule& deliver) {
   if (event == nullptr || deliver == nullptr) return "unknown";
   const EventDelivery delivery = deliver(generation, *event);
   const std::string_view name = to_string(delivery.delivery);
@@ -52,7 +53,7 @@ std::string with_modifier(const vpmu::EventDesc& event, std::string_view modifie
   return perf + std::string{modifier};
 }
 
-StatEvent choose(std::string_view whole, const vpmu::GenerationDesc& generation, DeliveryRule deliver) {
+StatEvent choose(std::string_view whole, const vpmu::GenerationDesc& generation, const ChangedRule& deliver) {
   const std::size_t colon = whole.find('/') == std::string_view::npos ? whole.find(':') : std::string_view::npos;
   const std::string_view name = whole.substr(0, colon);
   const std::string_view modifier = colon == std::string_view::npos ? std::string_view{} : whole.substr(colon + 1);
@@ -98,8 +99,9 @@ std::vector<std::string_view> split(std::string_view list) {
 bool is_delivered(std::string_view quality) { return !quality.starts_with("not counted"); }
 
 Result<std::vector<StatEvent>> choose_events(std::string_view list, const vpmu::GenerationDesc& generation,
-                                             std::string_view source, TimeModel time) {
-  const DeliveryRule deliver = delivery_rule(source, time);
+                                             std::string_view source, TimeModel time,
+                                             const vpmu::uarch::ProfileChanges& changes) {
+  const ChangedRule deliver = delivery_rule(source, time, changes);
   constexpr const char* advice = "give names as `perf list` or `vpmu events` has them, with commas between them";
   std::vector<StatEvent> events;
   for (const std::string_view name : split(list)) {

@@ -26,10 +26,12 @@ struct StatEvent {
 [[nodiscard]] bool is_delivered(std::string_view quality);
 
 /// The events of a list with commas: names of perf's, names of `vpmu events` in either case, raw codes, and `loads` and
-/// `stores`; each may have a modifier of perf's after a colon. A comma between two slashes belongs to the event. Fails
-/// with kind usage on an empty name, a group, more than 64 of them, and one that is there twice.
+/// `stores`; each may have a modifier of perf's after a colon. A comma between two slashes belongs to the event.
+/// `changes` of the model must fit it. Fails with kind usage on an empty name, a group, more than 64 of them, and one
+/// that is there twice.
 Result<std::vector<StatEvent>> choose_events(std::string_view list, const vpmu::GenerationDesc& generation,
-                                             std::string_view source, TimeModel time = TimeModel::instructions);
+                                             std::string_view source, TimeModel time = TimeModel::instructions,
+                                             const vpmu::uarch::ProfileChanges& changes = {});
 
 /// Splits the events, in their order, into groups that the processor can count at once, without multiplexing.
 std::vector<std::vector<StatEvent>> split_into_passes(std::span<const StatEvent> events,

@@ -38,6 +38,7 @@ Result<GuestPerfRun> describe_guest(const ExecArguments& arguments) {
   GuestPerfRun run{.accel = std::string{name_of(chosen.machine.accel)},
                    .source = chosen.machine.source,
                    .time = chosen.machine.source_options.time,
+                   .changes = chosen.machine.source_options.changes,
                    .kernel = {},
                    .memory_bytes = chosen.machine.memory_bytes};
   VMM_ASSIGN(run.kernel, version_of_kernel(arguments));

@@ -6,6 +6,7 @@
 
 #include "sources/time_model.hpp"
 #include "support/result.hpp"
+#include "uarch/profile_changes.hpp"
 
 namespace vmm::tool {
 
@@ -16,7 +17,8 @@ struct GuestPerfRun {
   std::string accel;   ///< "soft" or "kvm".
   std::string source;  ///< What counts, chosen.
   TimeModel time{};
-  std::string kernel;  ///< Its version.
+  vpmu::uarch::ProfileChanges changes{};  ///< Of --set.
+  std::string kernel;                     ///< Its version.
   std::uint64_t memory_bytes{};
 };
 

@@ -66,6 +66,7 @@ StatDocument describe_run(const StatArguments& arguments, const GuestPerfRun& ru
                       .source = run.source,
                       .kernel = run.kernel,
                       .time = std::string{name_of(run.time)},
+                      .set = run.changes.text(),
                       .memory_bytes = run.memory_bytes,
                       .environment = checksum_of_environment(arguments),
                       .command = arguments.command};
@@ -130,9 +131,10 @@ Result<int> run_passes(const StatArguments& arguments, const std::vector<StatEve
 /// Chooses the time that is open, too: the pipeline's, which takes long, only if it says something else of an event.
 Result<std::vector<StatEvent>> choose_events_and_time(StatArguments& arguments, GuestPerfRun& run,
                                                       const vpmu::GenerationDesc& generation) {
-  VMM_ASSIGN(auto events, choose_events(arguments.list, generation, run.source, run.time));
+  VMM_ASSIGN(auto events, choose_events(arguments.list, generation, run.source, run.time, run.changes));
   if (arguments.time == "auto") {
-    VMM_ASSIGN(const auto others, choose_events(arguments.list, generation, run.source, TimeModel::instructions));
+    VMM_ASSIGN(const auto others,
+               choose_events(arguments.list, generation, run.source, TimeModel::instructions, run.changes));
     if (std::ranges::equal(events, others, {}, &StatEvent::quality, &StatEvent::quality))
       run.time = TimeModel::instructions;
     arguments.time = name_of(run.time);

@@ -20,6 +20,7 @@ constexpr Common commons[] = {
      }},
     {"suite", [](const KernelReport& report) { return report.suite; }},
     {"time", [](const KernelReport& report) { return report.time; }},
+    {"--set", [](const KernelReport& report) { return report.set.empty() ? std::string{"none"} : report.set; }},
     {"number of shards", [](const KernelReport& report) { return fmt::format("{}", report.shard.count); }},
     {"list of models", [](const KernelReport& report) { return fmt::format("{}", fmt::join(report.asked, ",")); }},
 };

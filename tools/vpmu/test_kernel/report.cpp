@@ -106,7 +106,8 @@ std::string report_as_table(const KernelReport& report) {
     above += fmt::format("  {:<{}}", group, widths.back());
     below += fmt::format("  {:<{}}", own, widths.back());
   }
-  std::string text = fmt::format("Linux {}\n\n", report.version);
+  std::string text = fmt::format("Linux {}\n{}\n", report.version,
+                                 report.set.empty() ? "" : fmt::format("models with {}\n", report.set));
   if (above.find_first_not_of(' ') != std::string::npos) text += line_of(above);
   text += line_of(below);
   std::string failures;
@@ -137,7 +138,8 @@ std::string report_as_tap(const KernelReport& report) {
         tests +=
             fmt::format("  ---\n  expected: {}\n  seen: {}\n  ...\n", in_quotes(check.expected), in_quotes(check.seen));
     }
-  return fmt::format("TAP version 14\n1..{}\n# Linux {}\n", number, tap_text(report.version)) + tests;
+  const std::string set = report.set.empty() ? "" : fmt::format("# models with {}\n", tap_text(report.set));
+  return fmt::format("TAP version 14\n1..{}\n# Linux {}\n", number, tap_text(report.version)) + set + tests;
 }
 
 std::vector<Change> changes(const KernelReport& before, const KernelReport& now) {

@@ -90,6 +90,7 @@ KernelReport report_from(const Json& json) {
                       .checksum = text_from(json, "checksum"),
                       .suite = text_from(json, "suite"),
                       .time = json.contains("time") ? text_from(json, "time") : "instructions",
+                      .set = json.contains("set") ? text_from(json, "set") : "",
                       .shard = shard_from(json.at("shard")),
                       .asked = asked_from(json.at("asked")),
                       .models = {}};
@@ -113,6 +114,7 @@ std::string report_as_json(const KernelReport& report) {
                   {"checksum", clean_text(report.checksum)},
                   {"suite", clean_text(report.suite)},
                   {"time", clean_text(report.time)},
+                  {"set", clean_text(report.set)},
                   {"shard", {{"number", report.shard.number}, {"count", report.shard.count}}},
                   {"asked", report.asked},
                   {"models", std::move(models)}};

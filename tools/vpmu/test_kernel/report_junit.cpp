@@ -49,7 +49,7 @@ std::string report_as_junit(const KernelReport& report) {
   declaration.append_attribute("version").set_value("1.0");
   declaration.append_attribute("encoding").set_value("UTF-8");
   auto suites = document.append_child("testsuites");
-  set(suites, "name", "Linux " + report.version);
+  set(suites, "name", "Linux " + report.version + (report.set.empty() ? "" : ", models with " + report.set));
   set_totals(suites, passed + failed + skipped, failed, skipped);
   for (const ModelResult& model : report.models) add_suite(suites, model);
   std::ostringstream out;

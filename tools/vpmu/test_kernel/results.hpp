@@ -40,6 +40,7 @@ struct KernelReport {
   std::string checksum;  ///< Of the file: two builds may have the same version.
   std::string suite;
   std::string time{"instructions"};  ///< How long instructions took, as --time has it.
+  std::string set{};                 ///< What --set has changed of the models, as ProfileChanges::text().
   Shard shard;
   std::vector<std::string> asked;   ///< The models of all shards together.
   std::vector<ModelResult> models;  ///< The results of this shard.

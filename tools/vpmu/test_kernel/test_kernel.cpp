@@ -14,6 +14,8 @@
 #include "exec/perf_there.hpp"
 #include "files/input_file.hpp"
 #include "machine/config.hpp"
+#include "model/own_part.hpp"
+#include "shared/set_option.hpp"
 #include "snapshot/checksum.hpp"
 #include "tables/models.hpp"
 #include "test_kernel/delivery.hpp"
@@ -26,6 +28,8 @@ namespace {
 
 struct TestKernelArguments {
   std::string kernel, models, suite{"quick"}, shard, modules, append, accel{"soft"}, time{"instructions"}, wrong;
+  std::vector<std::string> set;
+  vpmu::uarch::ProfileChanges changes;  ///< Those of `set`.
   DeliveryOptions delivery;
   unsigned jobs{};
   std::optional<double> timeout;
@@ -76,6 +80,7 @@ Result<std::vector<std::string>> command_of(const TestKernelArguments& arguments
                                    "--root",    arguments.is_full() ? "/" : root.path(),
                                    "--append",  fmt::format("{} {}", kernel_options, arguments.append),
                                    "--timeout", fmt::format("{}", arguments.timeout.value_or(patience))};
+  if (!arguments.changes.empty()) command.insert(command.end(), {"--set", arguments.changes.text()});
   if (!arguments.modules.empty()) command.insert(command.end(), {"--modules", arguments.modules});
   command.insert(command.end(),
                  {"--", arguments.is_full() ? root.path() + CheckerRoot::program : CheckerRoot::program});
@@ -85,6 +90,13 @@ Result<std::vector<std::string>> command_of(const TestKernelArguments& arguments
   VMM_ASSIGN(const std::string wrong, wrong_check_of(arguments.wrong, model.name));
   if (!wrong.empty()) command.push_back("wrong=" + wrong);
   return command;
+}
+
+Result<void> check_changes(const MachineModel& model, const vpmu::uarch::ProfileChanges& changes) {
+  if (const auto profile = changed_profile(vpmu::describe(model.generation), changes); !profile)
+    return usage_error(fmt::format("{}: {}", model.name, profile.error().what),
+                       profile.error().advice + ", or other --models");
+  return {};
 }
 
 void tell_progress(std::size_t done, std::size_t all, const ModelResult& result) {
@@ -113,10 +125,13 @@ Result<std::vector<ModelResult>> run_models(const TestKernelArguments& arguments
 
 Result<int> test(TestKernelArguments& arguments) {
   VMM_ASSIGN(const Selection selection, select_models(arguments.models, arguments.shard));
+  VMM_ASSIGN(arguments.changes, read_changes(arguments.set));
+  for (const MachineModel* const model : selection.all) VMM_TRY(check_changes(*model, arguments.changes));
   if (arguments.is_full()) VMM_TRY(check_for_perf("/"));
   VMM_ASSIGN(KernelReport report, describe_kernel(arguments.kernel));
   report.suite = arguments.suite;
   report.time = arguments.time;
+  report.set = arguments.changes.text();
   report.shard = selection.shard;
   for (const MachineModel* const model : selection.all) report.asked.emplace_back(model->name);
   VMM_ASSIGN(auto delivery, Delivery::open(arguments.delivery));
@@ -164,6 +179,7 @@ void add_test_kernel(Command& app, int& exit_code) {
                   "how long instructions take in the guests: a cycle each, or by a model of the core's pipeline")
       .shows_default()
       .one_of({"instructions", "pipeline"});
+  add_set_option(test, arguments->set);
   test.add_option("--timeout", arguments->timeout,
                   "seconds for each guest; 0: no limit. Default: 300, with the full suite 1500")
       .within(0.0, 1e9);

@@ -103,6 +103,12 @@ TEST_F(BadInput, UnknownNames) {
   expect_failure(run({"--kernel", kernel_, "--model", "p4"}), 2, {"unknown model \"p4\"", "skylake"});
   expect_failure(run({"--kernel", kernel_, "--source", "oracle"}), 2, {"unknown source \"oracle\"", "clock"});
   expect_failure(run({"--kernel", kernel_, "--model", "a\nb"}), 2, {"a?b"});
+  expect_failure(run({"--kernel", kernel_, "--set", "l4=1M"}), 2, {"no parameter \"l4\"", "l1d, l2, l3", "--set"});
+  expect_failure(run({"--kernel", kernel_, "--set", "l3=1000000M"}), 2, {"l3=1000000M", "64K to 128M"});
+  expect_failure(run({"--kernel", kernel_, "--set", "l3=64K"}), 2, {"an L3 of 64K cannot hold the L2's 256K"});
+  expect_failure(run({"--kernel", kernel_, "--set", "l3=16M", "--set", "l3=8M"}), 2, {"l3 is set twice"});
+  expect_failure(run({"--kernel", kernel_, "--set", "l3=16M", "--source", "clock"}), 2,
+                 {"source clock has no processor model", "--source exact with --set"});
   expect_failure(run({"--kernel", kernel_, "--accel", "warp"}), 2, {"unknown accelerator \"warp\"", "auto, kvm, soft"});
   expect_failure(run({"--kernel", kernel_, "--policy", "luck=good"}), 2, {"unknown policy \"luck\"", "pmu_time"});
   expect_failure(run({"--kernel", kernel_, "--policy", "pmu_time=maybe"}), 2,

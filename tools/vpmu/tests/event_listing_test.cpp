@@ -166,6 +166,12 @@ TEST(EventListing, SaysWhichBubblesAreTooLongForTheModel) {
   EXPECT_EQ(of(server, "FRONTEND_RETIRED.LATENCY_GE_256"), Delivery::estimated) << "262 cycles at most";
   EXPECT_EQ(of(server, "FRONTEND_RETIRED.LATENCY_GE_512"), Delivery::none);
   EXPECT_EQ(of(client, "FRONTEND_RETIRED.DSB_MISS"), Delivery::estimated);
+  vpmu::uarch::ProfileChanges slow_memory;
+  ASSERT_FALSE(slow_memory.add("dram=240"));
+  const auto changed = delivery_rule("exact", TimeModel::instructions, slow_memory);
+  EXPECT_EQ(changed(client, *vpmu::find_event(client, "FRONTEND_RETIRED.LATENCY_GE_256")).delivery,
+            Delivery::estimated);
+  EXPECT_EQ(changed(client, *vpmu::find_event(client, "FRONTEND_RETIRED.LATENCY_GE_512")).delivery, Delivery::none);
 }
 
 TEST(EventListing, NamesAnUnknownModelAndTheKnownOnes) {

@@ -27,6 +27,7 @@ StatDocument document(std::vector<StatCount> events) {
           .accel = "soft",
           .source = "exact",
           .kernel = "6.1",
+          .set = "l3=16M",
           .memory_bytes = 1U << 30U,
           .environment = "0123",
           .command = {"./prog", "a b"},
@@ -187,6 +188,15 @@ TEST(StatDocument, ReadsBackWhatItWrites) {
   const auto read = read_stat_document(to_json(made), "base.json");
   ASSERT_TRUE(read.has_value()) << describe(read.error());
   EXPECT_EQ(*read, made);
+  EXPECT_NE(to_table(made).find(" skylake with l3=16M, source exact"), std::string::npos) << to_table(made);
+  // What version 0.3 wrote.
+  std::string old = to_json(made);
+  const std::string set = R"( "set": "l3=16M",)";
+  old.erase(old.find(set), set.size());
+  const auto without = read_stat_document(old, "base.json");
+  ASSERT_TRUE(without.has_value()) << describe(without.error());
+  EXPECT_EQ(without->set, "");
+  EXPECT_NE(to_table(*without).find(" skylake, source exact"), std::string::npos);
 }
 
 TEST(StatDocument, HasNoNumberForWhatTheSourceCannotCount) {
@@ -271,13 +281,17 @@ TEST(StatComparison, SaysThatTheEnvironmentWasAnother) {
 TEST(StatComparison, AnotherMachineOrCommandIsRefused) {
   const StatDocument base = document({});
   for (auto member : {&StatDocument::model, &StatDocument::accel, &StatDocument::source, &StatDocument::time,
-                      &StatDocument::kernel}) {
+                      &StatDocument::set, &StatDocument::kernel}) {
     StatDocument other = base;
     other.*member = "other";
     const auto done = check_comparable(base, other);
     ASSERT_FALSE(done.has_value());
     EXPECT_NE(describe(done.error()).find("not other"), std::string::npos);
   }
+  StatDocument without = base;
+  without.set.clear();
+  EXPECT_EQ(describe(check_comparable(base, without).error()),
+            "the base has another --set: l3=16M, not none; make a new base with --json");
   StatDocument larger = base;
   larger.memory_bytes *= 2;
   EXPECT_FALSE(check_comparable(base, larger).has_value());

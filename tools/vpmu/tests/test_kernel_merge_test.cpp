@@ -78,6 +78,11 @@ TEST(MergedReport, IsOfOneRun) {
             "0123456789abcdef; give the reports of one run's shards");
   EXPECT_NE(with([](KernelReport& report) { report.version = "6.2"; }).find("another kernel"), std::string::npos);
   EXPECT_NE(with([](KernelReport& report) { report.suite = "full"; }).find("another suite"), std::string::npos);
+  EXPECT_NE(with([](KernelReport& report) { report.time = "pipeline"; }).find("another time"), std::string::npos);
+  EXPECT_NE(with([](KernelReport& report) {
+              report.set = "l3=16M";
+            }).find("another --set than shard1.json: l3=16M, not none"),
+            std::string::npos);
   EXPECT_NE(with([](KernelReport& report) { report.shard.count = 3; }).find("another number of shards"),
             std::string::npos);
   EXPECT_NE(with([](KernelReport& report) { report.asked.pop_back(); }).find("another list of models"),

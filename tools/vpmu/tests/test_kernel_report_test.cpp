@@ -35,6 +35,17 @@ TEST(TableReport, HasModelsChecksAndFailures) {
             "2 passed, 1 failed, 1 skipped\n");
 }
 
+TEST(Reports, NameWhatIsSetOfTheModels) {
+  KernelReport report = sample();
+  report.set = "l3=16M,dram=240";
+  EXPECT_TRUE(report_as_table(report).starts_with("Linux 6.1.0\nmodels with l3=16M,dram=240\n\n"));
+  EXPECT_NE(report_as_tap(report).find("# Linux 6.1.0\n# models with l3=16M,dram=240\nok 1"), std::string::npos);
+  EXPECT_NE(report_as_junit(report).find("name=\"Linux 6.1.0, models with l3=16M,dram=240\""), std::string::npos);
+  const auto read = read_report(report_as_json(report), "r.json");
+  ASSERT_TRUE(read) << describe(read.error());
+  EXPECT_EQ(read->set, report.set);
+}
+
 TEST(TapReport, IsOfVersion14AndEscaped) {
   EXPECT_EQ(report_as_tap(sample()),
             "TAP version 14\n"

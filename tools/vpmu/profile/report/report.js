@@ -62,7 +62,7 @@ function worth(aspect) {
 function header() {
   const run = data.run;
   const facts = [
-    ["Model", run.model], ["Guest's kernel", run.kernel], ["Run by", run.accel === "soft" ? "the instruction engine, without KVM" : "KVM"],
+    ["Model", run.set ? `${run.model} with ${run.set}` : run.model], ["Guest's kernel", run.kernel], ["Run by", run.accel === "soft" ? "the instruction engine, without KVM" : "KVM"],
     ["Source", run.source], ["Time", run.time], ["Exit code", run.exit_code], ["vpmu", run.vpmu],
   ];
   const list = make("dl", { class: "facts" });
