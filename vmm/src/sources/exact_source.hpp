@@ -56,7 +56,9 @@ class ExactSource final : public CountSource {
         model_{generation, options, caches, cpu},
         storable_{std::move(storable)},
         fuses_compares_alone_{generation.generation < vpmu::Generation::sandy_bridge} {
-    if (model_.keeps_time()) vcpu_.tell_time(time_);
+    if (!model_.keeps_time()) return;
+    vcpu_.tell_time(time_);
+    if (const auto mhz = options.changes.of(vpmu::uarch::Parameter::mhz)) steps_.clocks().run_core_at(*mhz * 1000);
   }
   ExactSource(const ExactSource&) = delete;
   ExactSource& operator=(const ExactSource&) = delete;

@@ -157,6 +157,23 @@ SourceOptions changed_time(std::string_view set) {
   return options;
 }
 
+class FasterCore : public PipelineTime {
+ protected:
+  FasterCore() : PipelineTime{changed_time("mhz=3000")} {}
+};
+
+// SDM 3B 18.2.3: the TSC, and CPU_CLK_UNHALTED.REF_TSC with it, is as fast at any frequency of the core.
+TEST_F(FasterCore, LetsTheTscRunAtItsOwnRate) {
+  ASSERT_EQ(guest.backend.tsc_khz(), 1'000'000U);
+  ASSERT_NO_FATAL_FAILURE(count_all({Counts::cycles, Counts::ref_cycles}));
+  while (instructions_counted() < 100'000) ASSERT_NO_FATAL_FAILURE(run_once());
+  const auto by_others = static_cast<double>(cpu.retired);
+  EXPECT_GT(counted_.at(0), 20'000U);
+  EXPECT_NEAR(static_cast<double>(counted_.at(0)) / 3, static_cast<double>(counted_.at(1)), 1 + by_others);
+  EXPECT_NEAR(static_cast<double>(guest.backend.passed), static_cast<double>(counted_.at(1)), 1 + by_others);
+  EXPECT_LT(by_others, 1000);
+}
+
 /// The loop's four loads come from memory each time, as their lines are flushed. Those of a round wait for the last one
 /// of the round before.
 class MissesInALoop : public PipelineTime {
