@@ -116,6 +116,35 @@ TEST(EventListing, SaysWhatASingleStepShows) {
   EXPECT_EQ(step(vpmu::describe(vpmu::Generation::skylake), event("BACLEARS.ANY")).delivery, Delivery::none);
 }
 
+// Prefetchers work, and page walks are loads, where a pipeline keeps the time.
+TEST(EventListing, SaysWhatNeedsTheTimeOfAPipeline) {
+  const DeliveryRule by_instructions = delivery_rule("exact"),
+                     by_pipeline = delivery_rule("exact", TimeModel::pipeline);
+  const std::string model = "a model of caches and TLBs";
+  const auto expect = [&](vpmu::Generation of, std::string_view name, bool is_always_told) {
+    const auto& generation = vpmu::describe(of);
+    const vpmu::EventDesc* const found = find_event(generation, name);
+    ASSERT_NE(found, nullptr) << name;
+    EXPECT_EQ(by_pipeline(generation, *found).basis, model) << name;
+    const EventDelivery without = by_instructions(generation, *found);
+    EXPECT_EQ(without.basis, is_always_told ? model : "only a model of the pipeline tells it") << name;
+    EXPECT_EQ(without.delivery, is_always_told ? Delivery::estimated : Delivery::none) << name;
+  };
+  using enum vpmu::Generation;
+  expect(haswell, "L2_RQSTS.ALL_PF", false);
+  expect(haswell, "L2_RQSTS.ALL_DEMAND_DATA_RD", true);
+  expect(haswell, "L2_RQSTS.REFERENCES", true);
+  expect(haswell, "LOAD_HIT_PRE.HW_PF", false);
+  expect(haswell, "PAGE_WALKER_LOADS.DTLB_MEMORY", false);
+  expect(sandy_bridge, "HW_PRE_REQ.DL1_MISS", false);
+  expect(skylake_sp, "OFFCORE_RESPONSE.PF_L2_DATA_RD.ANY_RESPONSE", false);
+  expect(skylake_sp, "OFFCORE_RESPONSE.ALL_DATA_RD.ANY_RESPONSE", true);
+  const auto& server = vpmu::describe(skylake_sp);
+  const vpmu::EventDesc* const rfo = find_event(server, "OFFCORE_RESPONSE.PF_L2_RFO.ANY_RESPONSE");
+  ASSERT_NE(rfo, nullptr);
+  EXPECT_EQ(by_pipeline(server, *rfo).delivery, Delivery::none) << "nobody makes such requests";
+}
+
 // Without a pipeline there is no number for what only it tells; with one, its quantities, its cycles and what is in
 // them.
 TEST(EventListing, SaysWhatAPipelineTells) {

@@ -115,12 +115,19 @@ TEST(PlanProgress, NothingIsToldOfAPipelineThatIsNotThere) {
   PlanEntry inverted = entry(1, Counts::slots_not_delivered, 3);
   inverted.per_cycle = inverted.spec.inv = true;
   inverted.spec.cmask = 1;
-  PlanProgress progress = at_the_start_of(plan_of({entry(0, Counts::recovery_cycles, 3), inverted}));
+  PlanEntry prefetches = entry(2, Counts::l2_prefetches, 3);
+  prefetches.per_cycle = prefetches.spec.inv = true;
+  prefetches.spec.cmask = 1;
+  const vpmu::uarch::ProcessorModel model{*vpmu::uarch::find_profile("haswell")};
+  PlanProgress progress;
+  progress.begin(
+      plan_of({entry(0, Counts::recovery_cycles, 3), inverted, prefetches, entry(3, Counts::data_walk_memory, 3)}),
+      &model, clocks);
   EXPECT_EQ(progress.unseen(true, 500), 500U);
   progress.pass(true, {.instructions = 100}, {});
   progress.observe({.cpl = 3});
   const vpmu::CountDeltas deltas = progress.take_deltas();
-  for (unsigned i = 0; i < 2; ++i) EXPECT_EQ(deltas[vpmu::CounterId::gp(i)], 0U) << i;
+  for (unsigned i = 0; i < 4; ++i) EXPECT_EQ(deltas[vpmu::CounterId::gp(i)], 0U) << i;
 }
 
 /// A pipeline that tells these quantities, and has counted what the test says.
