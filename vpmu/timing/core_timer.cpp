@@ -55,7 +55,11 @@ std::shared_ptr<const CoreTimer::Note> CoreTimer::make_note(const SeenBlock& blo
   for (const TimedInstruction& i : timed_code(block.code, block.bits, on_)) {
     if (note->steps.size() == block.instructions) break;
     if (!i.has_row) count_without_row(block.code.subspan(offset), block.bits);
-    note->steps.push_back({.offset = offset, .loads = i.loads, .stores = i.stores, .is_locked = i.is_locked});
+    note->steps.push_back({.offset = offset,
+                           .loads = i.loads,
+                           .stores = i.stores,
+                           .ends_part = i.barrier != Barrier::none,
+                           .is_locked = i.is_locked});
     offset = static_cast<std::uint16_t>(offset + i.length);
   }
   note->steps.push_back({.offset = offset});
@@ -63,7 +67,7 @@ std::shared_ptr<const CoreTimer::Note> CoreTimer::make_note(const SeenBlock& blo
   for (std::size_t first = 0, last = 0; first < note->instructions(); first = last) {
     const std::uint16_t from = note->steps[first].offset;
     const std::uint64_t begins = block.rip + from;
-    for (last = first + 1; last < note->instructions() && last - first < max_part &&
+    for (last = first + 1; last < note->instructions() && last - first < max_part && !note->steps[last - 1].ends_part &&
                            is_in_one_line(begins, block.rip + note->steps[last].offset);)
       ++last;
     const std::uint16_t to = note->steps[last].offset;
@@ -73,7 +77,8 @@ std::shared_ptr<const CoreTimer::Note> CoreTimer::make_note(const SeenBlock& blo
                            .instructions = static_cast<std::uint16_t>(last - first),
                            .offset = from,
                            .line = static_cast<std::uint16_t>(begins / line_bytes - block.rip / line_bytes),
-                           .is_whole = !at_end || note->ends_in_branch || !is_in_one_line(begins, ends)});
+                           .is_whole = !at_end || note->ends_in_branch || note->steps[last - 1].ends_part ||
+                                       !is_in_one_line(begins, ends)});
     note->codes.push_back({.block = blocks_.find(begins, note->bits, std::span{note->bytes}.subspan(from, to - from))});
   }
   return note;
@@ -146,7 +151,8 @@ void CoreTimer::place(const Note& note, const SeenBlock& block) {
         first += note.steps[instruction].loads + std::size_t{note.steps[instruction].stores};
       const Step& i = note.steps[instruction];
       Place place;
-      if ((a.both || !a.is(Seen::store) || i.is_locked) && loads < i.loads) place.load = static_cast<std::uint16_t>(first + loads++);
+      if ((a.both || !a.is(Seen::store) || i.is_locked) && loads < i.loads)
+        place.load = static_cast<std::uint16_t>(first + loads++);
       if ((a.both || a.is(Seen::store)) && stores < i.stores)
         place.store = static_cast<std::uint16_t>(first + i.loads + stores++);
       is_direct &=
@@ -273,7 +279,9 @@ void CoreTimer::take(std::size_t index, std::uint64_t now) {
   ++open_.instructions;
   take_accesses(note.steps[index], now);
   const bool branches = note.ends_in_branch && index + 1 == note.instructions();
-  if (branches || !is_in_one_line(open_.rip, note.rip + end) || open_.instructions == max_part) close();
+  if (branches || note.steps[index].ends_part || !is_in_one_line(open_.rip, note.rip + end) ||
+      open_.instructions == max_part)
+    close();
 }
 
 void CoreTimer::take_accesses(const Step& i, std::uint64_t now) {

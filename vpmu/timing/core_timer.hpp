@@ -19,8 +19,9 @@ namespace vpmu::timing {
 /// The cycles that a core of one micro-architecture takes, by the model of its pipeline.
 ///
 /// The pipeline takes code in parts: from a line's beginning, or from where a branch or pause() leads, up to the next
-/// branch or the line's end. These follow from what retires alone. So a guest that stops in the middle of a part and
-/// goes on later is given the same cycles as one that does not: what has retired of a part is kept until the rest has.
+/// branch, barrier or the line's end. These follow from what retires alone. So a guest that stops in the middle of a
+/// part and goes on later is given the same cycles as one that does not: what has retired of a part is kept until the
+/// rest has.
 class CoreTimer final : public uarch::CoreClock {
  public:
   /// The most cycles for each instruction by which cycles() grows: what takes longer is told with the next ones. So
@@ -82,6 +83,7 @@ class CoreTimer final : public uarch::CoreClock {
   struct Step {
     std::uint16_t offset{};  ///< In bytes.
     std::uint8_t loads{}, stores{};
+    bool ends_part{};  ///< It has a barrier.
     bool is_locked{};  ///< The line that it stores to, which is what is seen of it, is what it loads from.
   };
   /// The code of a part.

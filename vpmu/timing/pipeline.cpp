@@ -81,7 +81,8 @@ inline Tick Pipeline::room_for(std::uint32_t micro_ops, std::uint32_t loads) {
 inline Tick Pipeline::drained(unsigned stores) const {
   const Clocks& c = clocks_;
   if (stores == 0) return 0;
-  return c.drains[(c.stores + std::min<unsigned>(stores, limits_.store_buffer) - 1U - limits_.store_buffer) % max_store_buffer];
+  return c.drains[(c.stores + std::min<unsigned>(stores, limits_.store_buffer) - 1U - limits_.store_buffer) %
+                  max_store_buffer];
 }
 
 inline Pipeline::Delivered Pipeline::decode(const TimedBlock& block) {
@@ -558,6 +559,8 @@ inline void Pipeline::count_retirement(const TimedBlock& block, const BlockRun& 
   window_[c.after_window++] = {
       .micro_ops = c.micro_ops - block.micro_ops, .end = c.micro_ops, .loads = c.loads - block.loads, .at = c.retired};
   if (block.stores != 0) drain(block);
+  if (block.barrier == Barrier::dispatch) c.issued = std::max(c.issued, c.retired - on_.issue_to_dispatch * cycle);
+  if (block.barrier == Barrier::loads) c.locked_until = latest_of(c.locked_until, c.retired, c.drained);
 }
 
 void Pipeline::retire(const TimedBlockPtr& block, std::span<const TimedAccess> accesses, const BlockRun& how) {

@@ -64,8 +64,8 @@ class Pipeline {
   ///
   /// With two threads the reorder buffer and those of loads and stores are halved, as is here the scheduler, for which
   /// they compete; the front end and the issue of micro-ops take turns, where both want them, and so do ports and the
-  /// divider here. 248966, chapter 2, Intel Hyper-Threading Technology. They run one after the other, so that each meets
-  /// what the other one used on average, and at least half of everything is its own.
+  /// divider here. 248966, chapter 2, Intel Hyper-Threading Technology. They run one after the other, so that each
+  /// meets what the other one used on average, and at least half of everything is its own.
   CoreUse share_with(const CoreUse* other);
   [[nodiscard]] bool is_sharing() const { return shared_.is_on != 0; }
   /// When the last instruction retired.
@@ -155,8 +155,8 @@ class Pipeline {
     unsigned reorder_buffer{}, load_buffer{}, store_buffer{}, scheduler{};
   };
   // Their bytes are the saved state.
-  static_assert(std::has_unique_object_representations_v<Shared> &&
-                std::has_unique_object_representations_v<Clocks> && std::has_unique_object_representations_v<Retired> &&
+  static_assert(std::has_unique_object_representations_v<Shared> && std::has_unique_object_representations_v<Clocks> &&
+                std::has_unique_object_representations_v<Retired> &&
                 std::has_unique_object_representations_v<LineTransfers>);
 
   /// Nanoseconds of the host, roughly, by the engine's benchmark: what repeating a step saves, and what finding a state

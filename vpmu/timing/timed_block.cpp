@@ -162,6 +162,7 @@ class BlockMaker {
     Row& last = rows.emplace_back(columns(), never);
     for (const Retiring& retiring : retiring_) raise(last, retiring.row, made_.slots - retiring.slots);
     made_.ends_in_branch = !code_.empty() && code_.back().is_branch;
+    if (!code_.empty()) made_.barrier = code_.back().barrier;
     if (made_.ends_in_branch) rows.push_back(branch_);
     make_matrix(rows);
     take_front_end();

@@ -68,6 +68,7 @@ struct TimedBlock {
   static constexpr std::uint8_t line_places = 6;
 
   bool ends_in_branch{};
+  Barrier barrier{};  ///< Of its last instruction. Others have none.
   bool fits_cache{};  ///< No 32 bytes of its code need more than three lines of the micro-op cache.
   std::uint16_t instructions{};
   std::uint16_t micro_ops{};  ///< Fused ones.

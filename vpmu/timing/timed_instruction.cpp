@@ -281,6 +281,9 @@ class Maker {
     made_.needs_first_decoder = made_.slots > 1;
     made_.is_microcode = made_.slots > 4;
     made_.is_locked = i_.locked() || (m == ZYDIS_MNEMONIC_XCHG && made_.stores != 0);
+    made_.barrier = m == ZYDIS_MNEMONIC_LFENCE   ? Barrier::dispatch
+                    : m == ZYDIS_MNEMONIC_MFENCE ? Barrier::loads
+                                                 : Barrier::none;
     made_.is_branch = i_.in.meta.branch_type != ZYDIS_BRANCH_TYPE_NONE;
     made_.has_length_prefix = i_.has(ZYDIS_ATTRIB_HAS_OPERANDSIZE) && i_.in.raw.imm[0].size == 16 &&
                               i_.in.encoding == ZYDIS_INSTRUCTION_ENCODING_LEGACY && !made_.is_branch;

@@ -52,6 +52,13 @@ class Nodes {
 using exec::Fusion;
 
 /// What an instruction takes of a pipeline, wherever it stands.
+/// What an instruction keeps from happening before it has retired. SDM 2A LFENCE, MFENCE.
+enum class Barrier : std::uint8_t {
+  none,
+  dispatch,  ///< Of what comes after it (LFENCE).
+  loads,     ///< Those after it: they wait until all stores before it have left the store buffer (MFENCE).
+};
+
 struct TimedInstruction {
   std::uint8_t length{};
   std::uint8_t opcode_at{};  ///< Of its bytes: where the last one of the opcode is.
@@ -76,6 +83,7 @@ struct TimedInstruction {
   bool has_length_prefix{};  ///< A prefix changes its length. 248966, legacy decode pipeline.
   bool takes_two_places{};   ///< In the micro-op cache: its last micro-op has a constant that is too wide for one.
   bool is_branch{};
+  Barrier barrier{};
   bool fuses{};              ///< With the instruction before it.
   Fusion fusion{};           ///< As the first of two.
   Fusion condition{};        ///< As a conditional branch: the least that the compare must be.

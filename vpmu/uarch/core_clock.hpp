@@ -77,9 +77,9 @@ struct ClockedAccess {
   std::uint16_t bytes{};
   std::uint16_t late{};  ///< Cycles by which a load's data come later than from the L1, once they are where they are.
   std::uint16_t store_late{};  ///< Of a load and store: by which the store's line is the core's own later than there.
-  HitLevel level{};      ///< Where they come from.
-  bool changed_code{};   ///< It stores to code that was fetched.
-  std::uint16_t walk{};  ///< Cycles of `late` for the page walk, with which it begins.
+  HitLevel level{};            ///< Where they come from.
+  bool changed_code{};         ///< It stores to code that was fetched.
+  std::uint16_t walk{};        ///< Cycles of `late` for the page walk, with which it begins.
   Transfers transfers{};
 };
 

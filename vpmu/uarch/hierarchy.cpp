@@ -77,8 +77,8 @@ Snoop Hierarchy::snooped(std::uint64_t line, bool loses_it) {
           .in_l3 = l3_.contains(l3_key(line))};
 }
 
-/// Before a store to a line that the L1 or the L2 has: the others lose it. Returns for how many cycles it waits for them;
-/// for a line that no one else has it does not.
+/// Before a store to a line that the L1 or the L2 has: the others lose it. Returns for how many cycles it waits for
+/// them; for a line that no one else has it does not.
 std::uint32_t Hierarchy::own(std::uint64_t line) {
   if (owned_.touch(line)) return 0;
   const Snoop others = sharing_->own(*this, line);

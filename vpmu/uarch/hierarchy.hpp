@@ -32,8 +32,8 @@ struct DataResult {
   Prefetched met_prefetch{};  ///< The line is in flight to the L1D because of a prefetch.
   bool changed_code{};        ///< A store to a line of code that the L1I had.
   PageSize page{};
-  std::uint16_t waits{};  ///< Cycles of `latency` for a line that was on its way already: an estimate.
-  std::uint16_t walk{};   ///< And for the page walk.
+  std::uint16_t waits{};       ///< Cycles of `latency` for a line that was on its way already: an estimate.
+  std::uint16_t walk{};        ///< And for the page walk.
   std::uint16_t store_late{};  ///< Of a load and store: those for which the store waits behind the load.
   Transfers transfers{};
   friend bool operator==(const DataResult&, const DataResult&) = default;
