@@ -485,8 +485,8 @@ inline void Pipeline::run(const TimedBlock& block, std::span<const TimedAccess> 
 }
 
 void Pipeline::count_use(const TimedBlock& block) {
-  shared_.used[CoreUse::issue] += block.slots;
-  shared_.used[CoreUse::divider] += block.divider;
+  shared_.used[CoreUse::issue] += static_cast<std::uint64_t>(block.slots);
+  shared_.used[CoreUse::divider] += static_cast<std::uint64_t>(block.divider);
   for (std::size_t set = 0; set < max_port_sets; ++set) shared_.used[CoreUse::first_port_set + set] += block.ports[set];
 }
 
