@@ -288,9 +288,12 @@ class BlockMaker {
 
   void take_front_end() {
     for (unsigned state = 0; state < TimedBlock::front_end_states; ++state) {
-      made_.predecode[state] = through(Predecoder{on_, rip_, state});
-      made_.decode[state] = through(Decoders{on_, state});
-      made_.cached[state] = through(LineReader{on_, rip_, state});
+      Predecoder predecoder{on_, rip_, state};
+      Decoders decoders{on_, state};
+      LineReader reader{on_, rip_, state};
+      made_.predecode[state] = through(predecoder);
+      made_.decode[state] = through(decoders);
+      made_.cached[state] = through(reader);
     }
     LineReader lines{on_, rip_, TimedBlock::line_places};
     static_cast<void>(through(lines));
@@ -299,7 +302,7 @@ class BlockMaker {
 
   /// What a part of the front end takes of the block.
   template <class Part>
-  [[nodiscard]] TimedBlock::FrontEnd through(Part&& part) const {
+  [[nodiscard]] TimedBlock::FrontEnd through(Part& part) const {
     TimedBlock::FrontEnd made;
     std::uint64_t rip = rip_;
     for (const TimedInstruction& i : code_) {
