@@ -43,7 +43,7 @@ constexpr std::array parts{Part{0x88, 0x42, Counts::never},
 
 /// The outcomes that branches can have: only a conditional one can be not taken.
 constexpr auto branch_outcomes = [] {
-  constexpr unsigned kinds = static_cast<unsigned>(BranchKind::far);
+  constexpr auto kinds = static_cast<unsigned>(BranchKind::far);
   std::array<BranchOutcome, 2 * (kinds + 1)> all{};
   std::size_t n = 0;
   for (const bool mispredicted : {false, true}) {

@@ -177,13 +177,13 @@ TEST(PipelineQuantities, AreASet) {
   EXPECT_TRUE(both.contains({}));
   EXPECT_FALSE(both.contains(PipelineQuantities::of(executed)));
   EXPECT_FALSE(PipelineQuantities{}.contains(both));
-  EXPECT_TRUE(PipelineQuantities::all().contains(both));
+  EXPECT_TRUE(all_pipeline_quantities.contains(both));
   EXPECT_TRUE(PipelineQuantities{}.empty());
   std::vector<PipelineQuantity> found;
   both.for_each([&](PipelineQuantity q) { found.push_back(q); });
   EXPECT_EQ(found, (std::vector{issued, self_modifying_code}));
   unsigned all = 0;
-  PipelineQuantities::all().for_each([&](PipelineQuantity) { ++all; });
+  all_pipeline_quantities.for_each([&](PipelineQuantity) { ++all; });
   EXPECT_EQ(all, pipeline_quantity_count);
 }
 
@@ -282,7 +282,7 @@ TEST(PipelineEvents, HaveAQuantityEach) {
     ++told;
   }
   EXPECT_EQ(told, 59U);
-  EXPECT_EQ(used, PipelineQuantities::all()) << "a quantity that no event counts is for nothing";
+  EXPECT_EQ(used, all_pipeline_quantities) << "a quantity that no event counts is for nothing";
 }
 
 }  // namespace

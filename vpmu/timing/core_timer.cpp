@@ -354,7 +354,7 @@ void CoreTimer::tell(std::uint64_t instructions) {
 
 PipelineQuantities CoreTimer::told() {
   using enum PipelineQuantity;
-  return PipelineQuantities::all().without(PipelineQuantities::of(from_lsd, resteer));
+  return all_pipeline_quantities.without(PipelineQuantities::of(from_lsd, resteer));
 }
 
 std::uint64_t CoreTimer::cycles(std::uint64_t now) {

@@ -49,10 +49,11 @@ void ProcessorModel::follow(const CountPlan& plan) {
 }
 
 std::uint64_t ProcessorModel::count_alone(Counts counts) const {
+  const auto own = [this](Counts kind) { return counts_[static_cast<unsigned>(kind)]; };
   if (counts == Counts::l1d_fills) return hierarchy_.l1d_fills(thread_);
-  if (counts == Counts::itlb_any_misses) return count_alone(Counts::itlb_stlb_hits) + count_alone(Counts::itlb_walks);
-  if (counts == Counts::l1i_reads) return count_alone(Counts::l1i_hits) + count_alone(Counts::l1i_misses);
-  return counts_[static_cast<unsigned>(counts)];
+  if (counts == Counts::itlb_any_misses) return own(Counts::itlb_stlb_hits) + own(Counts::itlb_walks);
+  if (counts == Counts::l1i_reads) return own(Counts::l1i_hits) + own(Counts::l1i_misses);
+  return own(counts);
 }
 
 // What several kinds count is counted once.
@@ -61,7 +62,7 @@ std::uint64_t ProcessorModel::count_union(std::span<const Counts> kinds) const {
   CacheEvents caches;
   for (const Counts kind : kinds) {
     n += count_alone(kind);
-    caches = caches | describe(kind).caches;
+    caches |= describe(kind).caches;
   }
   n += caches.sum(hierarchy_.cache_events(thread_));
   const auto any_access = [kinds](bool AccessPattern::* which, HitLevel level, TlbResult tlb, PageSize page) {

@@ -153,7 +153,7 @@ TEST(EventListing, SaysWhatAPipelineTells) {
     const EventDelivery d = exact_delivery(skylake, event(name), told);
     return std::string{to_string(d.delivery)} + ", " + d.basis;
   };
-  const auto all = vpmu::PipelineQuantities::all();
+  const auto all = vpmu::all_pipeline_quantities;
   const std::string pipeline = "estimated, a model of the pipeline";
   for (const char* name : {"IDQ_UOPS_NOT_DELIVERED.CORE", "IDQ_UOPS_NOT_DELIVERED.CYCLES_FE_WAS_OK",
                            "CYCLE_ACTIVITY.STALLS_MEM_ANY", "EXE_ACTIVITY.2_PORTS_UTIL", "IDQ.MS_SWITCHES"}) {

@@ -1,7 +1,8 @@
 #pragma once
 #include <array>
-#include <bit>
 #include <cstdint>
+
+#include "vpmu/set_of.hpp"
 
 // What happens in a core's caches besides what a retired access finds there. SDM 3C chapter 19: L2_RQSTS, L2_TRANS,
 // OFFCORE_REQUESTS, PAGE_WALKER_LOADS and their like.
@@ -33,40 +34,7 @@ enum class CacheEvent : std::uint8_t {
 inline constexpr unsigned cache_event_count = static_cast<unsigned>(CacheEvent::code_walk_memory) + 1;
 
 /// A set of them.
-class CacheEvents {
- public:
-  /// None.
-  constexpr CacheEvents() = default;
-  /// These, and no others.
-  template <class... Events>
-  static constexpr CacheEvents of(Events... events) {
-    CacheEvents set;
-    set.bits_ = ((std::uint32_t{1} << static_cast<unsigned>(events)) | ...);
-    return set;
-  }
-  /// Whether there is none.
-  [[nodiscard]] constexpr bool empty() const { return bits_ == 0; }
-  /// Whether all of the others are in this set.
-  [[nodiscard]] constexpr bool contains(CacheEvents others) const { return (others.bits_ & ~bits_) == 0; }
-  /// How often one of them happened, of which each happened so often.
-  template <class Counts>
-  [[nodiscard]] constexpr std::uint64_t sum(const Counts& counts) const {
-    std::uint64_t n = 0;
-    for (std::uint32_t left = bits_; left != 0; left &= left - 1)
-      n += counts[static_cast<unsigned>(std::countr_zero(left))];
-    return n;
-  }
-  /// Those of either set.
-  constexpr CacheEvents operator|(CacheEvents other) const {
-    other.bits_ |= bits_;
-    return other;
-  }
-  friend bool operator==(const CacheEvents&, const CacheEvents&) = default;
-
- private:
-  std::uint32_t bits_{};
-};
-static_assert(cache_event_count <= 32);
+using CacheEvents = SetOf<CacheEvent>;
 
 /// How often each happened, by CacheEvent.
 using CacheEventCounts = std::array<std::uint16_t, cache_event_count>;

@@ -4,35 +4,13 @@
 #include <cstdint>
 
 #include "vpmu/retirement.hpp"
+#include "vpmu/set_of.hpp"
 
 // What an event asks of a retired instruction: of its branch, its accesses and its class.
 namespace vpmu {
 
 /// A set of branch kinds.
-class BranchKinds {
- public:
-  /// None.
-  constexpr BranchKinds() = default;
-  /// These, and no others.
-  template <class... Kinds>
-  static constexpr BranchKinds of(Kinds... kinds) {
-    BranchKinds set;
-    ((set.bits_ = static_cast<std::uint8_t>(set.bits_ | (1U << static_cast<unsigned>(kinds)))), ...);
-    return set;
-  }
-  /// Whether the kind is one of them.
-  [[nodiscard]] constexpr bool has(BranchKind kind) const { return ((bits_ >> static_cast<unsigned>(kind)) & 1U) != 0; }
-  /// Whether there is none.
-  [[nodiscard]] constexpr bool empty() const { return bits_ == 0; }
-  /// Adds the kinds of another set.
-  constexpr BranchKinds& operator|=(BranchKinds other) {
-    bits_ = static_cast<std::uint8_t>(bits_ | other.bits_);
-    return *this;
-  }
-
- private:
-  std::uint8_t bits_{};
-};
+using BranchKinds = SetOf<BranchKind>;
 
 /// The branches that an event counts; `kinds` is empty for an event that counts no branches.
 struct BranchPattern {

@@ -1,7 +1,8 @@
 #pragma once
 #include <array>
-#include <bit>
 #include <cstdint>
+
+#include "vpmu/set_of.hpp"
 
 // What a model of a core's pipeline tells a source, and how a counter counts it.
 namespace vpmu {
@@ -72,49 +73,10 @@ enum class PipelineQuantity : std::uint8_t {
 inline constexpr unsigned pipeline_quantity_count = static_cast<unsigned>(PipelineQuantity::code_walks) + 1;
 
 /// A set of quantities.
-class PipelineQuantities {
- public:
-  /// None.
-  constexpr PipelineQuantities() = default;
-  /// These, and no others.
-  template <class... Quantities>
-  static constexpr PipelineQuantities of(Quantities... quantities) {
-    PipelineQuantities set;
-    set.bits_ = ((std::uint64_t{1} << static_cast<unsigned>(quantities)) | ...);
-    return set;
-  }
-  /// All that there are.
-  static constexpr PipelineQuantities all() {
-    PipelineQuantities set;
-    set.bits_ = (std::uint64_t{1} << pipeline_quantity_count) - 1;
-    return set;
-  }
-  /// Whether there is none.
-  [[nodiscard]] constexpr bool empty() const { return bits_ == 0; }
-  /// Whether all of the others are in this set.
-  [[nodiscard]] constexpr bool contains(PipelineQuantities others) const { return (others.bits_ & ~bits_) == 0; }
-  /// Calls f(PipelineQuantity) for each.
-  template <class F>
-  constexpr void for_each(F f) const {
-    for (std::uint64_t left = bits_; left != 0; left &= left - 1)
-      f(static_cast<PipelineQuantity>(std::countr_zero(left)));
-  }
-  /// Those that are not in the other set.
-  [[nodiscard]] constexpr PipelineQuantities without(PipelineQuantities other) const {
-    other.bits_ = bits_ & ~other.bits_;
-    return other;
-  }
-  /// Those of either set.
-  constexpr PipelineQuantities operator|(PipelineQuantities other) const {
-    other.bits_ |= bits_;
-    return other;
-  }
-  friend bool operator==(const PipelineQuantities&, const PipelineQuantities&) = default;
-
- private:
-  std::uint64_t bits_{};
-};
+using PipelineQuantities = SetOf<PipelineQuantity>;
 static_assert(pipeline_quantity_count < 64);
+/// All that there are.
+inline constexpr PipelineQuantities all_pipeline_quantities = PipelineQuantities::first(pipeline_quantity_count);
 
 /// What a pipeline has had of a quantity since it began.
 struct PipelineTotal {
