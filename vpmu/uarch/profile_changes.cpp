@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
-#include "vpmu/registers.hpp"
-
 #include "uarch/hierarchy.hpp"
+#include "vpmu/registers.hpp"
 
 namespace vpmu::uarch {
 namespace {

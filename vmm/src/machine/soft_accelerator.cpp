@@ -97,6 +97,7 @@ class SoftAccelerator final : public Accelerator {
   explicit SoftAccelerator(const AcceleratorNeeds& needs)
       : model_{needs.resolved.model},
         caches_{changed_caches(*model_, needs.config.source_options.changes)},
+        turbo_mhz_{core_mhz(needs.config.source_options.changes)},
         cpus_{needs.config.cpus},
         bare_metal_{needs.config.bare_metal},
         threads_per_core_{needs.config.threads_per_core},
@@ -122,6 +123,7 @@ class SoftAccelerator final : public Accelerator {
                                .bare_metal = bare_metal_,
                                .counts_performance = true,
                                .threads_per_core = threads_per_core_,
+                               .turbo_mhz = turbo_mhz_,
                                .caches = caches_};
     if (id == 0) tell_of_lost_features();
     auto processor = std::make_unique<SoftProcessor>(parts_, guest_cpuid(request, id), id);
@@ -172,6 +174,7 @@ class SoftAccelerator final : public Accelerator {
 
   const MachineModel* model_;
   std::array<CacheShape, 4> caches_;
+  std::uint32_t turbo_mhz_;
   unsigned cpus_;
   bool bare_metal_;
   unsigned threads_per_core_;

@@ -37,6 +37,19 @@ constexpr std::uint32_t hypervisor_leaf = 0x40000000;
 constexpr std::uint32_t cache_line = 64;
 constexpr std::uint32_t linear_bits = 48;
 
+/// The associativity of the L2 as leaf 80000006H has it. SDM 2A CPUID, table 3-8.
+std::uint32_t l2_ways(std::uint32_t ways) {
+  constexpr std::uint32_t see_leaf_4 = 7;
+  switch (ways) {
+    case 1: return 1;
+    case 2: return 2;
+    case 4: return 4;
+    case 8: return 6;
+    case 16: return 8;
+    default: return see_leaf_4;
+  }
+}
+
 /// Twelve characters as CPUID spreads them over three registers.
 struct Signature {
   std::array<std::uint32_t, 3> words{};
@@ -177,7 +190,7 @@ class Builder {
     if (!ratio) return;
     table_.add(0x15, {.eax = ratio->denominator, .ebx = ratio->numerator, .ecx = ratio->crystal_hz});
     const auto mhz = static_cast<std::uint32_t>(request_.tsc_hz / 1'000'000);
-    table_.add(clocks_leaf, {.eax = mhz, .ebx = mhz, .ecx = 100});
+    table_.add(clocks_leaf, {.eax = mhz, .ebx = std::max(mhz, request_.turbo_mhz), .ecx = 100});
   }
 
   // KVM's signature, without which Linux does not trust x2APIC in a guest and falls back to emulated MMIO; but none of
@@ -199,10 +212,7 @@ class Builder {
     brand();
     table_.add(0x80000005, {});
     const auto& l2 = caches_[2];
-    constexpr std::uint32_t eight_ways = 6;
-    constexpr std::uint32_t four_ways = 4;
-    table_.add(0x80000006,
-               {.ecx = l2.bytes >> 10U << 16U | (l2.ways == 8 ? eight_ways : four_ways) << 12U | cache_line});
+    table_.add(0x80000006, {.ecx = l2.bytes >> 10U << 16U | l2_ways(l2.ways) << 12U | cache_line});
     table_.add(0x80000007, {.edx = l80000007_d_invariant_tsc});
     table_.add(0x80000008, {.eax = linear_bits << 8U | model_.physical_bits});
   }

@@ -28,6 +28,7 @@ Result<vpmu::uarch::Profile> changed_profile(const vpmu::GenerationDesc& generat
 std::array<CacheShape, 4> changed_caches(const MachineModel& model, const vpmu::uarch::ProfileChanges& changes) {
   using vpmu::uarch::Parameter;
   auto caches = model.caches;
+  if (changes.empty()) return caches;
   const auto profile = changed_profile(vpmu::describe(model.generation), changes);
   VMM_ASSERT(profile.has_value());
   const auto take = [&changes](Parameter parameter, const vpmu::uarch::Shape& shape, CacheShape& cache) {
@@ -39,6 +40,10 @@ std::array<CacheShape, 4> changed_caches(const MachineModel& model, const vpmu::
   take(Parameter::l2, profile->l2, caches[2]);
   take(Parameter::l3, profile->l3, caches[3]);
   return caches;
+}
+
+std::uint32_t core_mhz(const vpmu::uarch::ProfileChanges& changes) {
+  return static_cast<std::uint32_t>(changes.of(vpmu::uarch::Parameter::mhz).value_or(0));
 }
 
 }  // namespace vmm

@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <cstdint>
 #include <string_view>
 
 #include "model/model.hpp"
@@ -19,5 +20,8 @@ Result<vpmu::uarch::Profile> changed_profile(const vpmu::GenerationDesc& generat
 
 /// The model's caches, those that are changed with the sizes that changed_profile() has, which must succeed.
 std::array<CacheShape, 4> changed_caches(const MachineModel& model, const vpmu::uarch::ProfileChanges& changes);
+
+/// The frequency of the core that the changes set; 0: they set none.
+std::uint32_t core_mhz(const vpmu::uarch::ProfileChanges& changes);
 
 }  // namespace vmm

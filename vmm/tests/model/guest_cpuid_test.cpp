@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <string>
+#include <utility>
 
 #include "model/own_part.hpp"
 #include "vpmu/bits.hpp"
@@ -146,6 +148,22 @@ TEST(GuestCpuid, TscRateIsAMultipleOfTheCrystals) {
     }
 }
 
+TEST(GuestCpuid, TellsTheHighestFrequencyOfTheCore) {
+  const auto told = [](std::uint32_t turbo_mhz) {
+    const CpuidTable guest = guest_cpuid({.model = machine_model(vpmu::Generation::skylake),
+                                          .supported = {},
+                                          .tsc_deadline = true,
+                                          .tsc_hz = 2'500'000'000,
+                                          .cpus = 1,
+                                          .turbo_mhz = turbo_mhz},
+                                         0);
+    return std::pair{guest.get(0x16).eax, guest.get(0x16).ebx};
+  };
+  EXPECT_EQ(told(0), (std::pair{2500U, 2500U}));
+  EXPECT_EQ(told(3600), (std::pair{2500U, 3600U}));
+  EXPECT_EQ(told(1700), (std::pair{2500U, 2500U})) << "it could run at the TSC's";
+}
+
 TEST(GuestCpuid, ClocksAreToldWhereTheCpuTellsThem) {
   unsigned with = 0;
   for (const MachineModel& model : all_machine_models()) {
@@ -225,6 +243,25 @@ TEST(GuestCpuid, HypervisorLeafHasKvmsSignatureAndNoFeature) {
   EXPECT_EQ(leaf.eax, 0x40000001U);
   EXPECT_EQ(text_of({leaf.ebx, leaf.ecx, leaf.edx}), "KVMKVMKVM");
   EXPECT_EQ(guest.find(0x40000001), CpuidRegisters{});
+}
+
+// SDM 2A CPUID, leaf 80000006H: 7 is "see leaf 4".
+TEST(GuestCpuid, TellsTheWaysOfTheL2InBothLeaves) {
+  const auto told = [](const MachineModel& model, const std::array<CacheShape, 4>& caches) {
+    const CpuidTable guest = guest_cpuid(
+        {.model = model, .supported = {}, .tsc_deadline = true, .tsc_hz = tsc_hz, .cpus = 1, .caches = caches}, 0);
+    return std::pair{guest.get(0x80000006).ecx >> 12 & 0xF, (guest.find(4, 2)->ebx >> 22) + 1};
+  };
+  const std::map<std::uint32_t, std::uint32_t> codes{{4, 4}, {8, 6}, {16, 8}};
+  for (const MachineModel& model : all_machine_models()) {
+    const auto [code, ways] = told(model, model.caches);
+    ASSERT_TRUE(codes.contains(ways)) << model.name << ": " << ways;
+    EXPECT_EQ(code, codes.at(ways)) << model.name;
+  }
+  const MachineModel& skylake = machine_model(vpmu::Generation::skylake);
+  auto caches = skylake.caches;
+  caches[2].ways = 5;
+  EXPECT_EQ(told(skylake, caches), (std::pair<std::uint32_t, std::uint32_t>{7, 5}));
 }
 
 TEST(GuestCpuid, TellsTheSizesOfCachesThatAreChanged) {
