@@ -258,11 +258,16 @@ Hierarchy::Line Hierarchy::slower(const Line& first, const Line& second) {
 }
 
 /// For a line that the L1 has, or that is on its way there.
-Hierarchy::Line Hierarchy::hit_line(std::uint64_t line, unsigned offset) {
+Hierarchy::Line Hierarchy::hit_line(std::uint64_t line, Part part, OffcoreRequest request) {
   const std::uint32_t l1 = profile_.latency.l1;
   Line result{HitLevel::l1, l1};
   const LineTransfers::Transfer* const transfer = transfers_.find(line);
-  if (transfer != nullptr && transfer->to_l1 != 0) {
+  const bool is_on_its_way = transfer != nullptr && transfer->to_l1 != 0;
+  const bool stores = request == OffcoreRequest::demand_rfo;
+  if (is_on_its_way && stores) transfers_.store(line, part.mask(), thread_);
+  if (is_on_its_way && !stores && transfer->holds(part.mask(), thread_)) {
+    result.is_forwarded = true;
+  } else if (is_on_its_way) {
     const std::uint32_t latency = rest_of(*transfer, l1);
     result = {HitLevel::lfb, latency, static_cast<Prefetched>(transfer->prefetched)};
     if (!keeps_time_) {
@@ -271,11 +276,11 @@ Hierarchy::Line Hierarchy::hit_line(std::uint64_t line, unsigned offset) {
     }
   }
   if (keeps_time_) return result;
-  if (const auto next = prefetchers_.accessed(line, offset)) prefetch_next(*next, result.transfers);
+  if (const auto next = prefetchers_.accessed(line, part.offset)) prefetch_next(*next, result.transfers);
   return result;
 }
 
-Hierarchy::Line Hierarchy::missed_line(std::uint64_t line, unsigned offset, OffcoreRequest request) {
+Hierarchy::Line Hierarchy::missed_line(std::uint64_t line, Part part, OffcoreRequest request) {
   const LineTransfers::Transfer* const transfer = transfers_.find(line);
   const bool is_on_its_way = !keeps_time_ && transfer != nullptr && transfer->to_l1 == 0;
   Line result{below_l1(line, request), 0};
@@ -292,9 +297,10 @@ Hierarchy::Line Hierarchy::missed_line(std::uint64_t line, unsigned offset, Offc
   }
   if (keeps_time_) take_fill_buffer(result.latency);
   const auto& fill = transfers_.begin(line, result.level, result.latency, true);
+  if (request == OffcoreRequest::demand_rfo) transfers_.store(line, part.mask(), thread_);
   if (keeps_time_) return result;
   result.transfers.begin(fill.number, from_of(result.level));
-  prefetchers_.filled(line, offset);
+  prefetchers_.filled(line, part.offset);
   prefetch_for(line, result.transfers);
   return result;
 }
@@ -393,7 +399,9 @@ DataResult Hierarchy::prefetch(const DataAccess& access, OffcoreRequest request,
   const std::uint64_t line = access.physical / line_bytes;
   if (into_l1) {
     const bool fills = !l1d_.contains(line);
-    const DataResult result = do_access(access, request);
+    DataAccess nothing = access;  // it stores none of the line's bytes
+    nothing.bytes = 0;
+    const DataResult result = do_access(nothing, request);
     if (fills) transfers_.mark_prefetched(line, Prefetched::by_software);
     return result;
   }

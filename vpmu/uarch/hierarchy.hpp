@@ -143,11 +143,12 @@ class Hierarchy {
     const bool stores = request == OffcoreRequest::demand_rfo;
     const bool changed_code =
         stores && (takes_code(access.linear, first) || (last != first && takes_code(access.linear + line_bytes, last)));
-    Line line = data_line(first, static_cast<unsigned>(access.physical % line_bytes), request);
+    const auto offset = static_cast<unsigned>(access.physical % line_bytes);
+    Line line = data_line(first, {offset, access.bytes}, request);
     if (last != first) [[unlikely]] {
-      line = slower(line, data_line(last, 0, request));
+      line = slower(line, data_line(last, {0, access.bytes - static_cast<unsigned>(line_bytes - offset)}, request));
       line.latency += profile_.latency.split;
-    } else if (line.level == HitLevel::l1 && !prefetchers_.watches(first)) {
+    } else if (line.level == HitLevel::l1 && !line.is_forwarded && !prefetchers_.watches(first)) {
       repeated_data_.put(access.linear);
       if (stores) repeated_stores_.put(access.linear);
     }
@@ -254,23 +255,32 @@ class Hierarchy {
     Prefetched met_prefetch{};
     std::uint16_t waits{};
     Transfers transfers{};
+    bool is_forwarded{};  ///< By a store that waits for the line.
+  };
+  /// Of a line: those of an access.
+  struct Part {
+    unsigned offset;
+    unsigned bytes;
+    [[nodiscard]] std::uint64_t mask() const {
+      return bytes < line_bytes ? ((std::uint64_t{1} << bytes) - 1) << offset : ~std::uint64_t{0} << offset;
+    }
   };
   static Line slower(const Line& first, const Line& second);
 
-  // A line is in the L1 as soon as its fill begins, and on its way until it ends. `offset`: of the access in it.
-  Line data_line(std::uint64_t line, unsigned offset, OffcoreRequest request) {
+  // A line is in the L1 as soon as its fill begins, and on its way until it ends.
+  Line data_line(std::uint64_t line, Part part, OffcoreRequest request) {
     repeated_data_.drop(line);
     repeated_stores_.drop(line);
-    if (!l1d_.touch(line)) return missed_line(line, offset, request);
+    if (!l1d_.touch(line)) return missed_line(line, part, request);
     const std::uint32_t until_owned = is_to_be_owned(request) ? own(line) : 0;
     if (keeps_time_ && transfers_.find(line) == nullptr) [[likely]]
       return {HitLevel::l1, profile_.latency.l1 + until_owned};
-    Line found = hit_line(line, offset);
+    Line found = hit_line(line, part, request);
     found.latency += until_owned;
     return found;
   }
-  Line hit_line(std::uint64_t line, unsigned offset);
-  Line missed_line(std::uint64_t line, unsigned offset, OffcoreRequest request);
+  Line hit_line(std::uint64_t line, Part part, OffcoreRequest request);
+  Line missed_line(std::uint64_t line, Part part, OffcoreRequest request);
   /// Until the line is there, if it is on its way to that cache, and else `cycles`.
   [[nodiscard]] std::uint32_t rest_of(const LineTransfers::Transfer& transfer, std::uint32_t cycles) const {
     return std::max(cycles, static_cast<std::uint32_t>(transfer.ready - transfers_.now()));

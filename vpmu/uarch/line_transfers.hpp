@@ -16,11 +16,16 @@ class LineTransfers {
   struct Transfer {
     std::uint64_t line{~0ULL};
     std::uint64_t ready{};      ///< When the line arrives.
+    std::uint64_t stored{};     ///< Bytes of it for which stores wait in the store buffer until it arrives,
     std::uint32_t number{};     ///< They are numbered in the order in which they begin, from 1.
     std::uint8_t to_l1{};       ///< 1: to the L1D, 0: to the L2 alone.
     std::uint8_t prefetched{};  ///< Prefetched: a prefetch into the L1D has asked for it.
     std::uint8_t level{};       ///< HitLevel: where it comes from.
-    std::uint8_t reserved{};
+    std::uint8_t stored_by{};   ///< of this thread, the last one that stored.
+    /// Whether the store buffer has all of these bytes for this thread.
+    [[nodiscard]] bool holds(std::uint64_t bytes, unsigned thread) const {
+      return bytes != 0 && stored_by == thread && (bytes & ~stored) == 0;
+    }
   };
 
   [[nodiscard]] std::uint64_t now() const { return now_; }
@@ -53,6 +58,14 @@ class LineTransfers {
   /// Such a prefetch has asked for the line.
   void mark_prefetched(std::uint64_t line, Prefetched by) {
     if (Transfer& at = transfers_[place(line)]; at.line == line) at.prefetched = static_cast<std::uint8_t>(by);
+  }
+  /// A store to a line that is on its way: to these of its bytes.
+  void store(std::uint64_t line, std::uint64_t bytes, unsigned thread) {
+    Transfer& at = transfers_[place(line)];
+    if (at.line != line) return;
+    if (at.stored_by != thread) at.stored = 0;
+    at.stored |= bytes;
+    at.stored_by = static_cast<std::uint8_t>(thread);
   }
   /// The line is in no cache any more: nobody waits for it.
   void forget(std::uint64_t line) {

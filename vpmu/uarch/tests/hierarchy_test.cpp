@@ -92,6 +92,49 @@ TEST(Hierarchy, FillBufferHitsWaitForTheRest) {
   EXPECT_EQ(h.load(at(8)).level, HitLevel::l1);
 }
 
+// 248966, store forwarding: what a store has is not waited for, though its line is not there yet.
+TEST(Hierarchy, WhatAStoreHasIsForwarded) {
+  const auto hits = [](const DataResult& load) {
+    return load.level == HitLevel::l1 && load.latency == skylake().latency.l1 && load.waits == 0;
+  };
+  for (const bool pipeline : {false, true}) {
+    Hierarchy h{skylake()};
+    if (pipeline) h.keep_time_outside();
+    EXPECT_EQ(h.store(at(16, 8)).level, HitLevel::dram);
+    for (const auto& [address, count] : {std::pair{16U, 8U}, {20U, 4U}, {23U, 1U}})
+      EXPECT_TRUE(hits(h.load(at(address, count)))) << address;
+    for (const auto& [address, count] : {std::pair{15U, 8U}, {16U, 16U}, {24U, 1U}, {0U, 64U}})
+      EXPECT_EQ(h.load(at(address, count)).level, HitLevel::lfb) << address;
+    h.store(at(24, 8));
+    EXPECT_TRUE(hits(h.load(at(16, 16)))) << "of two stores, which wait for the line";
+    EXPECT_EQ(h.load(at(32, 8)).level, HitLevel::lfb);
+    h.prefetch(at(32, 8), OffcoreRequest::demand_rfo, true);
+    EXPECT_EQ(h.load(at(32, 8)).level, HitLevel::lfb) << "PREFETCHW stores nothing";
+    h.load(at(256, 8));
+    h.store(at(264, 8));
+    EXPECT_EQ(h.load(at(256, 8)).level, HitLevel::lfb);
+    EXPECT_TRUE(hits(h.load(at(264, 8)))) << "a load had asked for the line";
+    EXPECT_EQ(h.store(at(508, 8)).level, HitLevel::dram);
+    EXPECT_EQ(h.load(at(508, 8)).level, HitLevel::l1) << "in two lines";
+    EXPECT_EQ(h.load(at(508, 9)).level, HitLevel::lfb);
+    for (unsigned i = 0; i < 2; ++i) h.advance(1000);
+    EXPECT_TRUE(hits(h.load(at(0, 8))));
+  }
+}
+
+// Each thread has its own store buffer.
+TEST(Hierarchy, WhatAThreadStoresIsNotForwardedToTheOther) {
+  Hierarchy h{skylake(), 2};
+  h.store(at(0));
+  EXPECT_EQ(h.load(at(0)).level, HitLevel::l1);
+  h.run_thread(1);
+  EXPECT_EQ(h.load(at(0)).level, HitLevel::lfb);
+  h.store(at(0));
+  EXPECT_EQ(h.load(at(0)).level, HitLevel::l1);
+  h.run_thread(0);
+  EXPECT_EQ(h.load(at(0)).level, HitLevel::lfb) << "only those of the last thread are known";
+}
+
 // Ten fills can be in flight; the eleventh waits for the first.
 TEST(Hierarchy, AFullSetOfFillBuffersTakesTime) {
   Hierarchy h{skylake()};
