@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstring>
 #include <limits>
 
 #include "timing/timed_block.hpp"
@@ -25,16 +26,9 @@ struct Buffers {
     for (std::size_t n = 0; n < max; ++n) later += ends[n] > begin ? 1 : 0;
     if (later < count) return begin;
     for (;;) {
-      const Tick until = end(begin);
-      unsigned others = 0;
-      Tick first_end = std::numeric_limits<Tick>::max();
-      for (std::size_t n = 0; n < max; ++n) {
-        if (ends[n] <= begin || begins[n] >= until) continue;
-        ++others;
-        first_end = std::min(first_end, ends[n]);
-      }
-      if (others < count) return begin;
-      begin = first_end;
+      const Others others = between(begin, end(begin));
+      if (others.count < count) return begin;
+      begin = others.first_end;
     }
   }
   void take(Tick begin, Tick end) {
@@ -45,6 +39,29 @@ struct Buffers {
     forgotten = std::max(forgotten, first);
     begins[oldest] = begin;
     ends[oldest] = end;
+  }
+
+  struct Others {
+    unsigned count{};
+    Tick first_end{};
+  };
+  /// Who has one between these times. Again without branches.
+  [[nodiscard]] Others between(Tick begin, Tick end) const {
+    Ticks4 count{}, first = Ticks4{} + std::numeric_limits<Tick>::max();
+    for (std::size_t n = 0; n < max; n += 4) {
+      Ticks4 from, until;
+      std::memcpy(&from, &begins[n], sizeof from);
+      std::memcpy(&until, &ends[n], sizeof until);
+      const Ticks4 is_taken = (until > begin) & (from < end);
+      count -= is_taken;
+      first = (is_taken & (until < first)) != 0 ? until : first;
+    }
+    Others others{.first_end = std::numeric_limits<Tick>::max()};
+    for (std::size_t lane = 0; lane < 4; ++lane) {
+      others.count += static_cast<unsigned>(count[lane]);
+      others.first_end = std::min(others.first_end, first[lane]);
+    }
+    return others;
   }
   template <class Change>
   void each_tick(const Change& change) {
