@@ -21,7 +21,7 @@ Hierarchy::Hierarchy(const Profile& profile, unsigned threads)
       l1i_{profile.l1i},
       l1d_{profile.l1d},
       l2_{profile.l2},
-      l3_{profile.l3},
+      own_l3_{profile.l3},
       decoded_{RecencySets{part_of(profile.decoded, threads)}, RecencySets{part_of(profile.decoded, threads)}},
       stlb_{profile.stlb},
       dtlb_{profile.dtlb, stlb_},
@@ -58,23 +58,29 @@ void Hierarchy::share(Sharing& with) {
   const Shape l2 = profile_.l2, l1 = profile_.l1d;
   owned_ = RecencySets{{.sets = l2.sets, .ways = std::min(l2.ways + l1.ways, RecencySets::max_ways)}};
   remapped();
-  with.add(*this);
+  shared_l3_ = with.add(*this, own_l3_);
+  if (shared_l3_ != &own_l3_) own_l3_ = RecencySets{{}};
+}
+
+template <class Do>
+void Hierarchy::for_each_core(const Do& act) {
+  if (sharing_ == nullptr) return act(*this);
+  for (Hierarchy* const core : sharing_->cores()) act(*core);
+}
+
+/// The core has the line no longer.
+void Hierarchy::lose(std::uint64_t line) {
+  for (RecencySets* const cache : {&l1i_, &l1d_, &l2_}) cache->remove(line);
+  for (Repeats* const repeats : {&repeated_data_, &repeated_stores_, &repeated_code_}) repeats->drop(line);
 }
 
 Snoop Hierarchy::snooped(std::uint64_t line, bool loses_it) {
-  using Found = Snoop::Found;
   const bool here = l1d_.contains(line) || l2_.contains(line) || l1i_.contains(line);
   const bool changed = owned_.remove(line) && here;
   repeated_stores_.drop(line);
-  if (loses_it && here) {
-    for (RecencySets* const cache : {&l1i_, &l1d_, &l2_}) cache->remove(line);
-    repeated_data_.drop(line);
-    repeated_code_.drop(line);
-  }
-  return {.in_core = changed ? Found::changed
-                     : here  ? Found::unchanged
-                             : Found::nothing,
-          .in_l3 = l3_.contains(l3_key(line))};
+  if (loses_it && here) lose(line);
+  if (changed) return Snoop::changed;
+  return here ? Snoop::unchanged : Snoop::nothing;
 }
 
 /// Before a store to a line that the L1 or the L2 has: the others lose it. Returns for how many cycles it waits for
@@ -83,7 +89,7 @@ std::uint32_t Hierarchy::own(std::uint64_t line) {
   if (owned_.touch(line)) return 0;
   const Snoop others = sharing_->own(*this, line);
   owned_.insert(line);
-  if (others.in_core == Snoop::Found::nothing) return 0;
+  if (others == Snoop::nothing) return 0;
   count_off_core(line, OffcoreRequest::demand_rfo, OffcoreSupplier::l3_shared);
   return std::uint32_t{profile_.latency.l3} + profile_.latency.shared;
 }
@@ -95,12 +101,12 @@ Snoop Hierarchy::ask_others(std::uint64_t line, OffcoreRequest request) {
   const bool owns = request == OffcoreRequest::demand_rfo;
   if (owns) owned_.insert(line);
   const Snoop others = owns ? sharing_->own(*this, line) : sharing_->read(*this, line);
-  if (others.in_core == Snoop::Found::changed) took_changed_line_ = 1;
+  if (others == Snoop::changed) took_changed_line_ = 1;
   return others;
 }
 
 void Hierarchy::visit_state(const StateVisitor& visit) {
-  for (RecencySets* const cache : {&l1i_, &l1d_, &l2_, &l3_, &owned_, &directories_, &directory_pointers_})
+  for (RecencySets* const cache : {&l1i_, &l1d_, &l2_, &l3(), &owned_, &directories_, &directory_pointers_})
     cache->visit_state(visit);
   stlb_.visit_state(visit);
   dtlb_.visit_state(visit);
@@ -127,15 +133,23 @@ void Hierarchy::drop_code(std::uint64_t linear, std::uint64_t line) {
 // A fill of the line that is in flight keeps its buffer until it is ready, but no later access waits for it.
 void Hierarchy::flush_line(std::uint64_t linear, std::uint64_t physical) {
   const std::uint64_t line = physical / line_bytes;
-  for (RecencySets* const cache : {&l1d_, &l2_}) cache->remove(line);
-  l3_.remove(l3_key(line));
+  l3().remove(l3_key(line));
+  for_each_core([line](Hierarchy& core) { core.lose(line); });
   drop_code(linear, line);
   transfers_.forget(line);
   remapped();
 }
 
 void Hierarchy::flush_caches() {
-  for (RecencySets* const cache : {&l1i_, &l1d_, &l2_, &l3_}) cache->clear();
+  l3().clear();
+  if (profile_.last_level == LastLevel::inclusive)
+    for_each_core([](Hierarchy& core) { core.empty(); });
+  else
+    empty();
+}
+
+void Hierarchy::empty() {
+  for (RecencySets* const cache : {&l1i_, &l1d_, &l2_}) cache->clear();
   for (RecencySets& decoded : decoded_) decoded.clear();
   transfers_.forget_all();
   remapped();
@@ -166,21 +180,16 @@ std::uint16_t Hierarchy::latency_of(HitLevel level) const {
 
 // What an inclusive L3 evicts leaves the levels above, too.
 void Hierarchy::fill_l3(std::uint64_t line) {
-  const std::uint64_t evicted = l3_.insert(l3_key(line));
+  const std::uint64_t evicted = l3().insert(l3_key(line));
   if (evicted == RecencySets::nothing || profile_.last_level != LastLevel::inclusive) return;
   const std::uint64_t victim = l3_line(evicted);
-  l2_.remove(victim);
-  l1d_.remove(victim);
-  l1i_.remove(victim);
-  repeated_data_.drop(victim);
-  repeated_stores_.drop(victim);
-  repeated_code_.drop(victim);
+  for_each_core([victim](Hierarchy& core) { core.lose(victim); });
 }
 
 void Hierarchy::fill_l2(std::uint64_t line) {
   const std::uint64_t victim = l2_.insert(line);
   const bool goes_on = victim != RecencySets::nothing && profile_.last_level == LastLevel::victim;
-  if (goes_on && !l3_.touch(l3_key(victim))) fill_l3(victim);
+  if (goes_on && !l3().touch(l3_key(victim))) fill_l3(victim);
 }
 
 namespace {
@@ -190,9 +199,9 @@ struct Answer {
   OffcoreSupplier supplier;
 };
 
-Answer answer_of(const Snoop& others, bool in_l3) {
-  if (others.in_core == Snoop::Found::changed) return {HitLevel::l3_modified, OffcoreSupplier::l3_modified};
-  if (others.in_core == Snoop::Found::unchanged) return {HitLevel::l3_shared, OffcoreSupplier::l3_shared};
+Answer answer_of(Snoop others, bool in_l3) {
+  if (others == Snoop::changed) return {HitLevel::l3_modified, OffcoreSupplier::l3_modified};
+  if (others == Snoop::unchanged) return {HitLevel::l3_shared, OffcoreSupplier::l3_shared};
   return in_l3 ? Answer{HitLevel::l3, OffcoreSupplier::l3} : Answer{HitLevel::dram, OffcoreSupplier::local_dram};
 }
 
@@ -218,17 +227,17 @@ void Hierarchy::count_off_core(std::uint64_t line, OffcoreRequest request, Offco
 HitLevel Hierarchy::below_l2(std::uint64_t line, OffcoreRequest request) {
   count(in_l2(request, false));
   const Snoop others = ask_others(line, request);
-  const bool in_l3 = l3_.touch(l3_key(line));
+  const bool in_l3 = l3().touch(l3_key(line));
   if (!in_l3 && profile_.last_level == LastLevel::inclusive) fill_l3(line);
   fill_l2(line);
-  const Answer answer = answer_of(others, in_l3 || others.in_l3);
+  const Answer answer = answer_of(others, in_l3);
   count_off_core(line, request, answer.supplier);
   return answer.level;
 }
 
 /// Where a line that the L1 lacks is found; afterwards the L2 has it.
 HitLevel Hierarchy::below_l1(std::uint64_t line, OffcoreRequest request) {
-  l3_.prefetch(l3_key(line));
+  l3().prefetch(l3_key(line));
   if (l2_.touch(line)) {
     count(in_l2(request, true));
     return HitLevel::l2;
@@ -379,7 +388,7 @@ std::uint16_t Hierarchy::load_entry(std::uint64_t linear, unsigned level, bool f
   if (l1d_.touch(line)) return found(data_walk_l1d, code_walk_l1d, HitLevel::l1);
   l1d_.insert(line);
   if (l2_.touch(line)) return found(data_walk_l2, code_walk_l2, HitLevel::l2);
-  const bool in_l3 = l3_.touch(l3_key(line));
+  const bool in_l3 = l3().touch(l3_key(line));
   if (!in_l3 && profile_.last_level == LastLevel::inclusive) fill_l3(line);
   fill_l2(line);
   count_off_core(line, OffcoreRequest::demand_data_read, in_l3 ? OffcoreSupplier::l3 : OffcoreSupplier::local_dram);

@@ -121,7 +121,8 @@ class Hierarchy {
       change_thread(thread);
   }
 
-  /// From here on it is one of several coherent cores, and must not move. Both must outlive their use.
+  /// From here on it is one of several coherent cores of a package, all of the same profile, and must not move. They
+  /// have one L3, whose state each of them visits. Both must outlive their use.
   void share(Sharing& with);
   /// Another core reads the line or, with `loses_it`, is going to store to it. Returns what this core had; afterwards
   /// it has the line unchanged, or not at all.
@@ -222,7 +223,7 @@ class Hierarchy {
   /// From here on whoever keeps the time also keeps the fill buffers: no access waits for one here.
   void keep_time_outside() {
     keeps_time_ = false;
-    l3_.adapt(profile_.l3_replacement == Replacement::adaptive);
+    l3().adapt(profile_.l3_replacement == Replacement::adaptive);
   }
   /// How long lines take on their way, for who keeps the time.
   [[nodiscard]] TransferTimes transfer_times() const;
@@ -234,9 +235,10 @@ class Hierarchy {
   void advance(std::uint64_t cycles) { transfers_.advance(cycles, !keeps_time_); }
   [[nodiscard]] std::uint64_t cycles() const { return transfers_.now(); }
 
-  /// Removes the line of `physical` from all caches and that of `linear` from the micro-op cache. SDM 2A CLFLUSH.
+  /// Removes the line of `physical` from all caches, those of other cores too, and that of `linear` from the micro-op
+  /// cache. SDM 2A CLFLUSH.
   void flush_line(std::uint64_t linear, std::uint64_t physical);
-  /// Empties all caches. SDM 2C WBINVD.
+  /// Empties all caches, and with an inclusive L3 those of other cores. SDM 2C WBINVD.
   void flush_caches();
   /// Empties the thread's TLBs: a control register was loaded.
   void flush_tlbs();
@@ -310,6 +312,11 @@ class Hierarchy {
     return sharing_ != nullptr && request == OffcoreRequest::demand_rfo;
   }
   std::uint32_t own(std::uint64_t line);
+  RecencySets& l3() { return shared_l3_ == nullptr ? own_l3_ : *shared_l3_; }
+  template <class Do>
+  void for_each_core(const Do& act);
+  void lose(std::uint64_t line);
+  void empty();
   void fill_l2(std::uint64_t line);
   void fill_l3(std::uint64_t line);
   [[nodiscard]] std::uint16_t latency_of(HitLevel level) const;
@@ -320,7 +327,8 @@ class Hierarchy {
   Profile profile_;
   unsigned threads_;
   unsigned thread_{};
-  RecencySets l1i_, l1d_, l2_, l3_;
+  RecencySets l1i_, l1d_, l2_, own_l3_;
+  RecencySets* shared_l3_{};  ///< Of all cores with which it shares one; null: it has its own.
   std::array<RecencySets, max_threads> decoded_;
   SecondLevel stlb_;
   Tlb dtlb_;

@@ -1,20 +1,19 @@
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
+
+#include "uarch/recency_sets.hpp"
 
 namespace vpmu::uarch {
 
 class Hierarchy;
 
-/// What other cores have of a line.
-struct Snoop {
-  enum class Found : std::uint8_t { nothing, unchanged, changed };
-  Found in_core{};  ///< In the L1s or the L2 of one of them.
-  bool in_l3{};     ///< In the L3 that one of them sees.
-};
+/// What other cores have of a line, in their L1s or L2s.
+enum class Snoop : std::uint8_t { nothing, unchanged, changed };
 
-/// Keeps the caches of several cores coherent, as MESI does: a line that one core stores to is in no other core's L1 or
-/// L2. For models that run one at a time.
+/// What the cores of a package have in common: their L3, and that their caches are coherent, as MESI says: a line that
+/// one core stores to is in no other core's L1 or L2. For models that run one at a time.
 class Sharing {
  public:
   Sharing() = default;
@@ -24,8 +23,14 @@ class Sharing {
   Sharing& operator=(Sharing&&) = delete;
   ~Sharing() = default;
 
-  /// Adds a core, which must outlive the use of all of them.
-  void add(Hierarchy& core) { cores_.push_back(&core); }
+  /// Adds a core, which must outlive the use of all of them, with an L3. Returns the L3 of them all, which is that of
+  /// the first.
+  RecencySets* add(Hierarchy& core, RecencySets& l3) {
+    cores_.push_back(&core);
+    if (l3_ == nullptr) l3_ = &l3;
+    return l3_;
+  }
+  [[nodiscard]] std::span<Hierarchy* const> cores() const { return cores_; }
   /// `by` reads a line that its own L1 and L2 lack; a core that has it modified writes it back and keeps it unmodified.
   /// Cost: some look-ups for each core.
   Snoop read(const Hierarchy& by, std::uint64_t line) { return ask(by, line, false); }
@@ -35,6 +40,7 @@ class Sharing {
  private:
   Snoop ask(const Hierarchy& by, std::uint64_t line, bool for_itself);
   std::vector<Hierarchy*> cores_;
+  RecencySets* l3_{};
 };
 
 }  // namespace vpmu::uarch

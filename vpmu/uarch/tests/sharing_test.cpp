@@ -100,6 +100,38 @@ TEST_F(Cores, WhatWasWrittenBackIsNotChanged) {
   EXPECT_EQ(load(b, other), HitLevel::l3_shared) << "that it changed it was before";
 }
 
+// One package has one L3, whatever the number of its cores.
+TEST_F(Cores, TheL3IsOneForAll) {
+  const std::uint64_t lines = 2 * profile.l3.entries();
+  EXPECT_EQ(load(a), HitLevel::dram);
+  for (std::uint64_t n = 1; n <= lines; ++n) b.load(at(line + n * line_bytes));
+  EXPECT_EQ(load(a), HitLevel::dram) << "what an inclusive L3 evicts leaves all cores";
+  EXPECT_EQ(load(c, line + lines * line_bytes), HitLevel::l3_shared);
+  EXPECT_EQ(load(c, line + lines * 3 / 4 * line_bytes), HitLevel::l3) << "of those that b's L2 has no longer";
+}
+
+// SDM 2A CLFLUSH: from every level of the hierarchy in the coherence domain.
+TEST_F(Cores, AFlushedLineIsInNoCore) {
+  for (Hierarchy* const core : {&a, &b}) load(*core);
+  c.flush_line(line, line);
+  EXPECT_EQ(load(a), HitLevel::dram);
+  EXPECT_EQ(load(b), HitLevel::l3_shared);
+}
+
+// SDM 2C WBINVD: the caches that cores share, too; and what an inclusive one has not, no core has.
+TEST_F(Cores, FlushedCachesAreThoseOfAllBelowAnInclusiveL3) {
+  for (Hierarchy* const core : {&a, &b}) load(*core);
+  c.flush_caches();
+  EXPECT_EQ(load(a), HitLevel::dram);
+  Sharing of_server;
+  const Profile& server = *find_profile("skylake-sp");
+  Hierarchy one{server}, other{server};
+  for (Hierarchy* const core : {&one, &other}) core->share(of_server);
+  load(one);
+  other.flush_caches();
+  EXPECT_EQ(load(one), HitLevel::l1) << "its L3 is not inclusive";
+}
+
 TEST_F(Cores, OthersRequestsAreCountedByWhoAnswers) {
   store(a);
   load(b);
