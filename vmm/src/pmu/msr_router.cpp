@@ -40,7 +40,7 @@ vpmu::MsrReadResult MsrRouter::read_from(const Target& target) {
   const vpmu::MsrReadResult uncores = uncore_.package->rdmsr(target.index, tsc_->read());
   if (uncores.status != vpmu::MsrStatus::unknown) return uncores;
   return read_power_msr(pmu_->generation().generation, target.index.value(),
-                        {.tsc = tsc_->read(), .tsc_khz = backend_->tsc_khz()});
+                        {.tsc = tsc_->read(), .tsc_khz = backend_->tsc_khz(), .core_khz = uncore_.core_khz});
 }
 
 vpmu::MsrStatus MsrRouter::write_to(const Target& target, std::uint64_t value) {

@@ -28,7 +28,8 @@ struct MsrStatistics {
 /// A vCPU's view of the uncore. Without one its MSRs are unknown.
 struct UncoreAccess {
   PackageUncore* package{};
-  unsigned id{};  ///< Of the vCPU.
+  unsigned id{};             ///< Of the vCPU.
+  std::uint64_t core_khz{};  ///< The frequency of the cores; 0: the TSC's.
 };
 
 /// Answers the guest's RDMSR and WRMSR that come to user space: the PMU first, the uncore and

@@ -41,10 +41,15 @@ std::uint64_t energy(PowerDomain domain, const PowerState& now, unsigned unit) {
   return static_cast<std::uint64_t>((microjoules << unit) / 1'000'000) & vpmu::low_bits(32);
 }
 
-/// The nominal ratio, MSR_PLATFORM_INFO[15:8].
-std::uint64_t ratio(Generation g, const PowerState& now) {
+std::uint64_t ratio_of(Generation g, std::uint64_t khz) {
   const vpmu::Frequency base = vpmu::describe(g).base_clock;
-  return std::min<std::uint64_t>((now.tsc_khz * base.of + base.khz / 2) / base.khz, 0xFF);
+  return std::min<std::uint64_t>((khz * base.of + base.khz / 2) / base.khz, 0xFF);
+}
+/// The nominal ratio, MSR_PLATFORM_INFO[15:8].
+std::uint64_t ratio(Generation g, const PowerState& now) { return ratio_of(g, now.tsc_khz); }
+/// That at which the cores run.
+std::uint64_t core_ratio(Generation g, const PowerState& now) {
+  return ratio_of(g, now.core_khz == 0 ? now.tsc_khz : now.core_khz);
 }
 
 struct PowerMsrRow {
@@ -60,12 +65,14 @@ constexpr std::array power_msr_rows{
     PowerMsrRow{0xE2, 1, any, [](Generation, const PowerState&) { return vpmu::bit(15); },
                 true},  // PKG_CST_CONFIG_CONTROL: locked
     PowerMsrRow{0x198, 1, any,
-                [](Generation g, const PowerState& s) { return ratio(g, s) << 8U; }},  // IA32_PERF_STATUS
+                [](Generation g, const PowerState& s) { return core_ratio(g, s) << 8U; }},  // IA32_PERF_STATUS
     PowerMsrRow{0x1A2, 1, any,
                 [](Generation, const PowerState&) -> std::uint64_t { return 100U << 16U; }},  // TEMPERATURE_TARGET
     PowerMsrRow{0x1AA, 1, any, zero, true},                                                   // MSR_MISC_PWR_MGMT
     PowerMsrRow{0x1AD, 1, any,
-                [](Generation g, const PowerState& s) { return ratio(g, s) * 0x0101'0101U; }},  // TURBO_RATIO_LIMIT
+                [](Generation g, const PowerState& s) {
+                  return std::max(ratio(g, s), core_ratio(g, s)) * 0x0101'0101U;
+                }},                                   // TURBO_RATIO_LIMIT
     PowerMsrRow{0x3F8, 3, any, zero},                 // MSR_PKG_C3, C6, C7_RESIDENCY
     PowerMsrRow{0x3FC, 2, any, zero},                 // MSR_CORE_C3, C6_RESIDENCY
     PowerMsrRow{0x3FE, 1, since_sandy_bridge, zero},  // MSR_CORE_C7_RESIDENCY

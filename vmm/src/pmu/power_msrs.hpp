@@ -8,8 +8,9 @@ namespace vmm {
 
 /// What the registers below depend on.
 struct PowerState {
-  std::uint64_t tsc{};      ///< Of the reading vCPU.
-  std::uint64_t tsc_khz{};  ///< Its rate.
+  std::uint64_t tsc{};       ///< Of the reading vCPU.
+  std::uint64_t tsc_khz{};   ///< Its rate, which is the nominal frequency.
+  std::uint64_t core_khz{};  ///< The frequency of the cores; 0: that.
 };
 
 /// The MSRs of power management that a CPU of the generation has and CPUID does not announce, so that software which

@@ -14,10 +14,13 @@ namespace {
 using vpmu::MsrStatus;
 using vpmu::exec::CpuFeature;
 
-/// They count while the processor is not halted, as fast as the TSC: the core runs at its nominal frequency. Kept here
-/// is what they were when the processor began. SDM 3B 14.2.
+/// They count while the processor is not halted: IA32_MPERF as fast as the TSC, IA32_APERF as fast as the core. Kept is
+/// what they were when the processor began. SDM 3B 14.2.
 bool is_performance(std::uint32_t index) {
   return index == vpmu::msr::IA32_MPERF.value() || index == vpmu::msr::IA32_APERF.value();
+}
+std::uint64_t performance(std::uint32_t index, const VirtualTime& time) {
+  return index == vpmu::msr::IA32_APERF.value() ? time.core_ran() : time.ran();
 }
 /// The machine check registers of each bank: control, status, address, what else is known. SDM 3B 15.3. No machine
 /// check ever happens here. IA32_MCG_CAP tells the number of banks, and nothing else.
@@ -119,7 +122,7 @@ vpmu::MsrReadResult MsrUnit::read(std::uint32_t index) {
   }
   if (const auto segment = segment_of_base_msr(index)) return ok((s_->sregs.*segment).base);
   const auto found = s_->msrs.find(index);
-  if (is_performance(index)) return ok(found->second + interrupts_->time().ran());
+  if (is_performance(index)) return ok(found->second + performance(index, interrupts_->time()));
   return found == s_->msrs.end() ? interrupts_->rdmsr(index) : ok(found->second);
 }
 
@@ -149,7 +152,7 @@ MsrStatus MsrUnit::write(std::uint32_t index, std::uint64_t value) {
   if (const auto segment = segment_of_base_msr(index))
     return set((s_->sregs.*segment).base, value, vpmu::is_canonical(value, 48));
   if (is_performance(index)) {
-    s_->msrs[index] = value - interrupts_->time().ran();
+    s_->msrs[index] = value - performance(index, interrupts_->time());
     return MsrStatus::ok;
   }
   const Kept* const row = find_kept(*s_, index);

@@ -36,6 +36,12 @@ class VirtualTime::Timer final : public CpuTimer {
   VirtualTime* time_;
 };
 
+std::uint64_t VirtualTime::core_ran() const {
+  if (core_khz_ == tsc_khz_) return run_;
+  __extension__ using wide = unsigned __int128;
+  return static_cast<std::uint64_t>(wide{run_} * core_khz_ / tsc_khz_);
+}
+
 void VirtualTime::pass(std::uint64_t instructions) {
   clock_->pass(instructions);
   run_ += instructions;

@@ -11,7 +11,9 @@ namespace vmm {
 class VirtualTime {
  public:
   /// `clock`, which the machine's vCPUs share, must outlive it.
-  VirtualTime(MachineClock& clock, std::uint64_t tsc_khz) : clock_{&clock}, tsc_khz_{tsc_khz} {}
+  /// `core_khz`: the core's frequency; 0: the TSC's.
+  VirtualTime(MachineClock& clock, std::uint64_t tsc_khz, std::uint64_t core_khz = 0)
+      : clock_{&clock}, tsc_khz_{tsc_khz}, core_khz_{core_khz == 0 ? tsc_khz : core_khz} {}
 
   /// The vCPU has run that many instructions.
   void pass(std::uint64_t instructions);
@@ -19,6 +21,8 @@ class VirtualTime {
   void watch(bool on) { watched_ = on; }
   [[nodiscard]] std::uint64_t unhalted() const { return unhalted_; }
   [[nodiscard]] std::uint64_t ran() const { return run_; }
+  /// The same in cycles of the core.
+  [[nodiscard]] std::uint64_t core_ran() const;
 
   /// The TSC now, and after that many more instructions.
   [[nodiscard]] std::uint64_t tsc() const { return clock_->now() + tsc_offset_; }
@@ -55,7 +59,7 @@ class VirtualTime {
  private:
   class Timer;
   MachineClock* clock_;
-  std::uint64_t tsc_khz_;
+  std::uint64_t tsc_khz_, core_khz_;
   std::uint64_t tsc_offset_{};
   std::uint64_t run_{};       ///< Instructions run.
   std::uint64_t unhalted_{};  ///< Instructions run while watched.

@@ -14,8 +14,9 @@ namespace vmm {
 class SoftBoard {
  public:
   /// `io_apic`, which may be null, must outlive it.
-  explicit SoftBoard(IoApic* io_apic = nullptr, const Schedule& schedule = {}, unsigned threads_of_core = 1)
-      : interrupts{io_apic}, turns{clock, schedule}, threads_per_core_{threads_of_core} {}
+  explicit SoftBoard(IoApic* io_apic = nullptr, const Schedule& schedule = {}, unsigned threads_of_core = 1,
+                     std::uint64_t core_frequency = 0)
+      : interrupts{io_apic}, turns{clock, schedule}, core_khz{core_frequency}, threads_per_core_{threads_of_core} {}
 
   /// Adds a processor with the next number. Before any of them runs.
   void add(TurnTaker& processor);
@@ -27,6 +28,7 @@ class SoftBoard {
   MachineClock clock;
   InterruptBus interrupts;
   RoundRobin turns;
+  const std::uint64_t core_khz;  ///< The frequency of the cores; 0: the TSC's.
 
  private:
   [[nodiscard]] std::optional<unsigned> other_thread(unsigned id) const;

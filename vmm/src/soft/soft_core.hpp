@@ -22,7 +22,7 @@ struct SoftCore {
         board{shared},
         cpuid{std::move(told)},
         features{cpuid},
-        time{board.clock, tsc_khz},
+        time{board.clock, tsc_khz, board.core_khz},
         state{std::move(start)},
         view{backend, memory},
         interrupts{state, time, &board.interrupts},

@@ -58,6 +58,13 @@ TEST(PowerMsrs, CountersAreReadOnlyAndLimitsAreAccepted) {
   EXPECT_EQ(write_power_msr(Generation::skylake, 0x610), MsrStatus::ok);
   EXPECT_EQ(write_power_msr(Generation::nehalem, 0x610), MsrStatus::unknown);
   EXPECT_EQ(read_power_msr(Generation::skylake, 0x1AD, two_seconds).value, 0x1919'1919U) << "2.5 GHz on all cores";
+  PowerState faster = two_seconds;
+  faster.core_khz = 3'600'000;
+  EXPECT_EQ(read_power_msr(Generation::skylake, 0x1AD, faster).value, 0x2424'2424U);
+  EXPECT_EQ(read_power_msr(Generation::skylake, 0x198, faster).value, 0x2400U) << "IA32_PERF_STATUS";
+  EXPECT_EQ(read_power_msr(Generation::skylake, 0x648, faster).value, 0x19U) << "nominal";
+  faster.core_khz = 1'200'000;
+  EXPECT_EQ(read_power_msr(Generation::skylake, 0x1AD, faster).value, 0x1919'1919U) << "no less than nominal";
 }
 
 }  // namespace

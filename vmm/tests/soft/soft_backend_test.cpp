@@ -9,6 +9,7 @@
 #include "exec/tests/fixtures/assembled.hpp"
 #include "fakes/fake_guest.hpp"
 #include "processor/local_apic.hpp"
+#include "processor/virtual_time.hpp"
 #include "support/x86.hpp"
 
 namespace vmm::test {
@@ -359,6 +360,18 @@ TEST_F(SoftBackendRuns, PerformanceAndMachineCheckRegistersAreThere) {
   ASSERT_GT(banks, 0U);
   for (std::uint32_t i = 0; i < 4 * banks; ++i) EXPECT_TRUE(backend.msr(first_bank + i)) << i;
   EXPECT_FALSE(backend.msr(first_bank + 4 * static_cast<std::uint32_t>(banks)));
+}
+
+// SDM 3B 14.2: IA32_APERF counts cycles of the core, IA32_MPERF those of its nominal frequency.
+TEST(VirtualTime, TheCoreMayBeFasterThanTheTsc) {
+  MachineClock clock;
+  VirtualTime nominal{clock, 2'500'000}, faster{clock, 2'500'000, 3'600'000};
+  for (VirtualTime* const time : {&nominal, &faster}) {
+    time->pass(1000);
+    EXPECT_EQ(time->ran(), 1000U);
+  }
+  EXPECT_EQ(nominal.core_ran(), 1000U);
+  EXPECT_EQ(faster.core_ran(), 1440U);
 }
 
 }  // namespace
