@@ -69,7 +69,7 @@ class KvmAccelerator final : public Accelerator {
         bare_metal_{needs.config.bare_metal},
         threads_per_core_{needs.config.threads_per_core},
         caches_{changed_caches(*model_, needs.config.source_options.changes)},
-        turbo_mhz_{core_mhz(needs.config.source_options.changes)} {}
+        core_khz_{core_khz(needs.config.source_options)} {}
 
   Result<void> add_chips(const AcceleratorNeeds& needs);
   Result<std::unique_ptr<Processor>> add_processor(unsigned id) override;
@@ -96,7 +96,7 @@ class KvmAccelerator final : public Accelerator {
   bool bare_metal_;
   unsigned threads_per_core_;
   std::array<CacheShape, 4> caches_;
-  std::uint32_t turbo_mhz_;
+  std::uint64_t core_khz_;
   std::uint64_t tsc_khz_{};  ///< Of the processors that were added.
 };
 
@@ -125,7 +125,7 @@ Result<std::unique_ptr<Processor>> KvmAccelerator::add_processor(unsigned id) {
                              .cpus = cpus_,
                              .bare_metal = bare_metal_,
                              .threads_per_core = threads_per_core_,
-                             .turbo_mhz = turbo_mhz_,
+                             .core_khz = core_khz_,
                              .caches = caches_};
   const CpuidTable cpuid = guest_cpuid(request, id);
   VMM_TRY(vcpu.set_cpuid(passed_ ? passed_->adapt(cpuid) : cpuid));

@@ -97,15 +97,14 @@ class SoftAccelerator final : public Accelerator {
   explicit SoftAccelerator(const AcceleratorNeeds& needs)
       : model_{needs.resolved.model},
         caches_{changed_caches(*model_, needs.config.source_options.changes)},
-        turbo_mhz_{core_mhz(needs.config.source_options.changes)},
+        core_khz_{core_khz(needs.config.source_options)},
         cpus_{needs.config.cpus},
         bare_metal_{needs.config.bare_metal},
         threads_per_core_{needs.config.threads_per_core},
         epoch_{needs.config.epoch},
         restores_{!needs.config.restore.empty()},
         log_{&needs.log},
-        board_{&io_apic_, needs.config.schedule.value_or(Schedule{}), threads_per_core_,
-               std::uint64_t{turbo_mhz_} * 1000},
+        board_{&io_apic_, needs.config.schedule.value_or(Schedule{}), threads_per_core_, core_khz_},
         parts_{.memory = needs.linear,
                .board = board_,
                .mmio = needs.mmio,
@@ -124,7 +123,7 @@ class SoftAccelerator final : public Accelerator {
                                .bare_metal = bare_metal_,
                                .counts_performance = true,
                                .threads_per_core = threads_per_core_,
-                               .turbo_mhz = turbo_mhz_,
+                               .core_khz = core_khz_,
                                .caches = caches_};
     if (id == 0) tell_of_lost_features();
     auto processor = std::make_unique<SoftProcessor>(parts_, guest_cpuid(request, id), id);
@@ -175,7 +174,7 @@ class SoftAccelerator final : public Accelerator {
 
   const MachineModel* model_;
   std::array<CacheShape, 4> caches_;
-  std::uint32_t turbo_mhz_;
+  std::uint64_t core_khz_;
   unsigned cpus_;
   bool bare_metal_;
   unsigned threads_per_core_;

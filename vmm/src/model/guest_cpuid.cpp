@@ -190,7 +190,8 @@ class Builder {
     if (!ratio) return;
     table_.add(0x15, {.eax = ratio->denominator, .ebx = ratio->numerator, .ecx = ratio->crystal_hz});
     const auto mhz = static_cast<std::uint32_t>(request_.tsc_hz / 1'000'000);
-    table_.add(clocks_leaf, {.eax = mhz, .ebx = std::max(mhz, request_.turbo_mhz), .ecx = 100});
+    table_.add(clocks_leaf,
+               {.eax = mhz, .ebx = std::max(mhz, static_cast<std::uint32_t>(request_.core_khz / 1000)), .ecx = 100});
   }
 
   // KVM's signature, without which Linux does not trust x2APIC in a guest and falls back to emulated MMIO; but none of

@@ -21,8 +21,7 @@ struct CpuidRequest {
   /// write, on machines that may have no timer to measure the TSC with. Their crystal is the TSC's clock.
   bool always_tells_clocks{};
   unsigned threads_per_core{1};  ///< 1 or 2. The PMU of a core without SMT has more counters.
-  /// The highest frequency of the core, if that is above the TSC's.
-  std::uint32_t turbo_mhz{};
+  std::uint64_t core_khz{};      ///< The frequency of the cores; 0: the TSC's. Leaf 16H tells the higher one.
   /// What leaf 4 describes instead of the model's.
   std::optional<std::array<CacheShape, 4>> caches{};
 };

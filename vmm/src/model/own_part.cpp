@@ -42,8 +42,4 @@ std::array<CacheShape, 4> changed_caches(const MachineModel& model, const vpmu::
   return caches;
 }
 
-std::uint32_t core_mhz(const vpmu::uarch::ProfileChanges& changes) {
-  return static_cast<std::uint32_t>(changes.of(vpmu::uarch::Parameter::mhz).value_or(0));
-}
-
 }  // namespace vmm

@@ -21,7 +21,4 @@ Result<vpmu::uarch::Profile> changed_profile(const vpmu::GenerationDesc& generat
 /// The model's caches, those that are changed with the sizes that changed_profile() has, which must succeed.
 std::array<CacheShape, 4> changed_caches(const MachineModel& model, const vpmu::uarch::ProfileChanges& changes);
 
-/// The frequency of the core that the changes set; 0: they set none.
-std::uint32_t core_mhz(const vpmu::uarch::ProfileChanges& changes);
-
 }  // namespace vmm

@@ -3,7 +3,6 @@
 #include <memory>
 #include <string_view>
 
-#include "model/own_part.hpp"
 #include "sources/engine_vcpu.hpp"
 #include "sources/guest_breakpoints.hpp"
 #include "sources/guest_code.hpp"
@@ -59,7 +58,7 @@ class ExactSource final : public CountSource {
         fuses_compares_alone_{generation.generation < vpmu::Generation::sandy_bridge} {
     if (!model_.keeps_time()) return;
     vcpu_.tell_time(time_);
-    steps_.clocks().run_core_at(std::uint64_t{core_mhz(options.changes)} * 1000);
+    steps_.clocks().run_core_at(core_khz(options));
   }
   ExactSource(const ExactSource&) = delete;
   ExactSource& operator=(const ExactSource&) = delete;

@@ -30,6 +30,13 @@ struct SourceOptions {
   std::function<Result<std::unique_ptr<CountSource>>(const SourceParts& parts)> instead{};
 };
 
+/// The frequency of the core, if users have chosen one; else, and where an instruction is a tick of the TSC, 0: the
+/// TSC's.
+inline std::uint64_t core_khz(const SourceOptions& options) {
+  if (options.time != TimeModel::pipeline) return 0;
+  return options.changes.of(vpmu::uarch::Parameter::mhz).value_or(0) * 1000;
+}
+
 /// What the code that runs a vCPU provides to its source.
 struct SourceServices {
   TimerFactory make_timer{CpuTimer::create};             ///< Makes the clock that sources count by.

@@ -149,19 +149,19 @@ TEST(GuestCpuid, TscRateIsAMultipleOfTheCrystals) {
 }
 
 TEST(GuestCpuid, TellsTheHighestFrequencyOfTheCore) {
-  const auto told = [](std::uint32_t turbo_mhz) {
+  const auto told = [](std::uint64_t core_khz) {
     const CpuidTable guest = guest_cpuid({.model = machine_model(vpmu::Generation::skylake),
                                           .supported = {},
                                           .tsc_deadline = true,
                                           .tsc_hz = 2'500'000'000,
                                           .cpus = 1,
-                                          .turbo_mhz = turbo_mhz},
+                                          .core_khz = core_khz},
                                          0);
     return std::pair{guest.get(0x16).eax, guest.get(0x16).ebx};
   };
   EXPECT_EQ(told(0), (std::pair{2500U, 2500U}));
-  EXPECT_EQ(told(3600), (std::pair{2500U, 3600U}));
-  EXPECT_EQ(told(1700), (std::pair{2500U, 2500U})) << "it could run at the TSC's";
+  EXPECT_EQ(told(3'600'000), (std::pair{2500U, 3600U}));
+  EXPECT_EQ(told(1'700'000), (std::pair{2500U, 2500U})) << "it could run at the TSC's";
 }
 
 TEST(GuestCpuid, ClocksAreToldWhereTheCpuTellsThem) {
