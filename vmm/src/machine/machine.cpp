@@ -215,9 +215,7 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
     const PmuVcpuConfig pmu{.pmu = {.generation = resolved.model->generation,
                                     .smt = config.threads_per_core == 2,
                                     .policies = config.pmu_policies},
-                            .uncore = {.package = uncore_.get(),
-                                       .id = id,
-                                       .core_khz = std::uint64_t{core_mhz(config.source_options.changes)} * 1000},
+                            .uncore = {.package = uncore_.get(), .id = id, .core_khz = core_khz(config.source_options)},
                             .source = resolved.source,
                             .source_options = config.source_options,
                             .source_services = {.make_timer = processor->timers(),
@@ -246,11 +244,12 @@ Result<void> Machine::restore(const MachineImage& image) {
   return restore_devices(image.devices);
 }
 
-/// While the vCPUs are paused.
+/// When the vCPUs have been asked to pause.
 Result<MachineImage> Machine::save() {
   MachineImage image = made_as_;
+  for (auto& vcpu : vcpus_) VMM_TRY(vcpu->wait_until_paused());
   for (auto& vcpu : vcpus_) {
-    VMM_ASSIGN(image.vcpus.emplace_back(), vcpu->paused());
+    VMM_ASSIGN(image.vcpus.emplace_back(), vcpu->save());
   }
   VMM_ASSIGN(image.chips, accelerator_->save_chips());
   image.devices = save_devices();

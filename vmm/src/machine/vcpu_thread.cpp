@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "decode/instruction.hpp"
 #include "kvm/kick.hpp"
+#include "support/assert.hpp"
 
 namespace vmm {
 namespace {
@@ -109,7 +111,7 @@ Result<std::unique_ptr<GuestVcpu>> VcpuThread::begin(VcpuBackend*& backend) {
   return vcpu;
 }
 
-Result<Bytes> VcpuThread::save(GuestVcpu& vcpu) {
+Result<Bytes> VcpuThread::image_of(GuestVcpu& vcpu) {
   VMM_ASSIGN(const Bytes pmu, vcpu.save());
   VMM_ASSIGN(const Bytes processor, processor_->save());
   ByteWriter out;
@@ -119,14 +121,19 @@ Result<Bytes> VcpuThread::save(GuestVcpu& vcpu) {
 }
 
 void VcpuThread::rest(GuestVcpu& vcpu) {
-  auto saved = save(vcpu);
   publish(vcpu);
   processor_->let_go();
   std::unique_lock lock{mutex_};
-  paused_ = std::move(saved);
+  paused_ = true;
   published_changed_.notify_all();
-  published_changed_.wait(lock, [this] { return !pause_wanted_; });
-  paused_.reset();
+  while (pause_wanted_) {
+    if (std::exchange(save_wanted_, false)) {
+      saved_ = image_of(vcpu);
+      published_changed_.notify_all();
+    }
+    published_changed_.wait(lock, [this] { return !pause_wanted_ || save_wanted_; });
+  }
+  paused_ = false;
 }
 
 /// Waits until another thread wants something of this vCPU.
@@ -141,11 +148,20 @@ void VcpuThread::pause() {
   kick_if_running();
 }
 
-Result<Bytes> VcpuThread::paused() {
+Result<void> VcpuThread::wait_until_paused() {
   std::unique_lock lock{mutex_};
   published_changed_.wait(lock, [this] { return paused_ || !running_; });
   if (!paused_) return host_error(fmt::format("vCPU {} has stopped", id_), 0, "only a machine that runs can be saved");
-  return *paused_;
+  return {};
+}
+
+Result<Bytes> VcpuThread::save() {
+  std::unique_lock lock{mutex_};
+  VMM_ASSERT(paused_);
+  save_wanted_ = true;
+  published_changed_.notify_all();
+  published_changed_.wait(lock, [this] { return saved_.has_value(); });
+  return *std::exchange(saved_, std::nullopt);
 }
 
 void VcpuThread::resume() {

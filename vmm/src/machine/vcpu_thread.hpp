@@ -61,9 +61,12 @@ class VcpuThread {
 
   /// Asks the vCPU to pause between two of its runs until resume(). Does not wait. Any thread but the vCPU's own.
   void pause();
-  /// Waits until it is paused, and returns its state and its PMU's: the `image` from which a thread can continue. Fails
-  /// if it has ended.
-  Result<Bytes> paused();
+  /// Waits until it is paused. Fails if it has ended.
+  Result<void> wait_until_paused();
+  /// Of a paused vCPU: its state and its PMU's, the `image` from which a thread can continue. To be called when all
+  /// vCPUs of the machine are paused: one that still runs could send this one an interrupt that is not in the image, or
+  /// use the caches of which both images tell.
+  Result<Bytes> save();
   void resume();
 
   /// The current counters; after the thread has ended, the last ones. Kicks the vCPU out of the guest; if it has not
@@ -81,7 +84,7 @@ class VcpuThread {
   /// Handles an exit that is not the PMU's; fails if the vCPU cannot continue.
   Result<void> answer(VcpuBackend& backend, const Exit& exit);
   [[nodiscard]] Error exit_failure(VcpuBackend& backend, const std::string& what);
-  Result<Bytes> save(GuestVcpu& vcpu);
+  Result<Bytes> image_of(GuestVcpu& vcpu);
   void rest(GuestVcpu& vcpu);
   Result<std::unique_ptr<GuestVcpu>> begin(VcpuBackend*& backend);
   void publish(const GuestVcpu& vcpu);
@@ -102,10 +105,12 @@ class VcpuThread {
   std::atomic<bool> pause_wanted_{false};
   std::mutex mutex_;
   std::condition_variable published_changed_;
-  std::optional<Result<Bytes>> paused_;  ///< Guarded by mutex_: set while the vCPU is paused.
-  bool running_{false};                  ///< Under mutex_: the thread exists and may be kicked.
-  std::uint64_t publications_{0};        ///< Under mutex_.
-  std::vector<Statistic> published_;     ///< Under mutex_.
+  bool paused_{false};                  ///< Under mutex_.
+  bool save_wanted_{false};             ///< Under mutex_: a paused vCPU is to set saved_.
+  std::optional<Result<Bytes>> saved_;  ///< Under mutex_.
+  bool running_{false};                 ///< Under mutex_: the thread exists and may be kicked.
+  std::uint64_t publications_{0};       ///< Under mutex_.
+  std::vector<Statistic> published_;    ///< Under mutex_.
 };
 
 }  // namespace vmm
