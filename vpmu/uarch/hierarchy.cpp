@@ -58,8 +58,8 @@ void Hierarchy::share(Sharing& with) {
   const Shape l2 = profile_.l2, l1 = profile_.l1d;
   owned_ = RecencySets{{.sets = l2.sets, .ways = std::min(l2.ways + l1.ways, RecencySets::max_ways)}};
   remapped();
-  shared_l3_ = with.add(*this, own_l3_);
-  if (shared_l3_ != &own_l3_) own_l3_ = RecencySets{{}};
+  with.add(*this, own_l3_);
+  if (&l3() != &own_l3_) own_l3_ = RecencySets{{}};  // it will not be used
 }
 
 template <class Do>

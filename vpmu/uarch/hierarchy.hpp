@@ -312,7 +312,7 @@ class Hierarchy {
     return sharing_ != nullptr && request == OffcoreRequest::demand_rfo;
   }
   std::uint32_t own(std::uint64_t line);
-  RecencySets& l3() { return shared_l3_ == nullptr ? own_l3_ : *shared_l3_; }
+  RecencySets& l3() { return sharing_ == nullptr ? own_l3_ : sharing_->l3(); }
   template <class Do>
   void for_each_core(const Do& act);
   void lose(std::uint64_t line);
@@ -328,7 +328,6 @@ class Hierarchy {
   unsigned threads_;
   unsigned thread_{};
   RecencySets l1i_, l1d_, l2_, own_l3_;
-  RecencySets* shared_l3_{};  ///< Of all cores with which it shares one; null: it has its own.
   std::array<RecencySets, max_threads> decoded_;
   SecondLevel stlb_;
   Tlb dtlb_;

@@ -16,12 +16,12 @@ class LineTransfers {
   struct Transfer {
     std::uint64_t line{~0ULL};
     std::uint64_t ready{};      ///< When the line arrives.
-    std::uint64_t stored{};     ///< Bytes of it for which stores wait in the store buffer until it arrives,
+    std::uint64_t stored{};     ///< Its bytes for which stores of `stored_by` wait in the store buffer.
     std::uint32_t number{};     ///< They are numbered in the order in which they begin, from 1.
     std::uint8_t to_l1{};       ///< 1: to the L1D, 0: to the L2 alone.
     std::uint8_t prefetched{};  ///< Prefetched: a prefetch into the L1D has asked for it.
     std::uint8_t level{};       ///< HitLevel: where it comes from.
-    std::uint8_t stored_by{};   ///< of this thread, the last one that stored.
+    std::uint8_t stored_by{};   ///< The thread that stored to it last.
     /// Whether the store buffer has all of these bytes for this thread.
     [[nodiscard]] bool holds(std::uint64_t bytes, unsigned thread) const {
       return bytes != 0 && stored_by == thread && (bytes & ~stored) == 0;

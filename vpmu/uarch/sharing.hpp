@@ -23,13 +23,12 @@ class Sharing {
   Sharing& operator=(Sharing&&) = delete;
   ~Sharing() = default;
 
-  /// Adds a core, which must outlive the use of all of them, with an L3. Returns the L3 of them all, which is that of
-  /// the first.
-  RecencySets* add(Hierarchy& core, RecencySets& l3) {
+  /// Adds a core, which must outlive the use of all of them, with an L3. That of the first becomes the L3 of all.
+  void add(Hierarchy& core, RecencySets& l3) {
     cores_.push_back(&core);
     if (l3_ == nullptr) l3_ = &l3;
-    return l3_;
   }
+  [[nodiscard]] RecencySets& l3() const { return *l3_; }
   [[nodiscard]] std::span<Hierarchy* const> cores() const { return cores_; }
   /// `by` reads a line that its own L1 and L2 lack; a core that has it modified writes it back and keeps it unmodified.
   /// Cost: some look-ups for each core.

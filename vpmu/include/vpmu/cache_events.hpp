@@ -35,6 +35,7 @@ inline constexpr unsigned cache_event_count = static_cast<unsigned>(CacheEvent::
 
 /// A set of them.
 using CacheEvents = SetOf<CacheEvent>;
+static_assert(cache_event_count < 64);
 
 /// How often each happened, by CacheEvent.
 using CacheEventCounts = std::array<std::uint16_t, cache_event_count>;
