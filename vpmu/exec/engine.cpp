@@ -17,12 +17,13 @@ namespace {
 constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max() / 2;
 constexpr Counts without_end{unlimited, unlimited, unlimited, unlimited};
 
-/// Whether translations made under the one hold under the other, those for writes apart: they depend on CR0.WP, too.
-/// The other bits of CR0 have no part in them. SDM 3A 4.6.1, 4.10.4.1.
-bool same_tables(const PagingState& a, const PagingState& b) {
-  return ((a.cr0 ^ b.cr0) & (x86::cr0::PE::mask | x86::cr0::PG::mask)) == 0 && a.cr3 == b.cr3 && a.cr4 == b.cr4 &&
-         a.efer == b.efer;
+/// Whether they differ at most in CR3, and in what has no part in translations for reads. Those for writes depend on
+/// CR0.WP, too. SDM 3A 4.6.1, 4.10.4.1.
+bool same_paging(const PagingState& a, const PagingState& b) {
+  return ((a.cr0 ^ b.cr0) & (x86::cr0::PE::mask | x86::cr0::PG::mask)) == 0 && a.cr4 == b.cr4 && a.efer == b.efer;
 }
+
+std::uint16_t pcid_of(const PagingState& paging) { return x86::pcid_of(paging.cr3, paging.cr4); }
 
 }  // namespace
 
@@ -55,6 +56,7 @@ void Engine::observe(Observer* observer) {
   if (tap_ == nullptr) tap_ = std::make_unique<Tap>();
   tap_->observer = observer;
   core_.tap = observer == nullptr ? nullptr : tap_.get();
+  if (observer != nullptr) observer->flushed({.of = TlbFlush::Of::nothing, .pcid = pcid_of(core_.paging)});
   core_.block = nullptr;
   begin_generation();
   take_privilege();
@@ -68,7 +70,12 @@ void Engine::count_classes(bool wanted) {
   take_privilege();
 }
 
-bool Engine::would_flush(const CpuState& state) const { return !same_tables(core_.paging, state.paging); }
+std::optional<TlbFlush> Engine::flush_before(const CpuState& state) const {
+  const std::uint16_t pcid = pcid_of(state.paging);
+  if (!same_paging(core_.paging, state.paging)) return TlbFlush{.of = TlbFlush::Of::everything, .pcid = pcid};
+  if (core_.paging.cr3 == state.paging.cr3) return std::nullopt;
+  return TlbFlush{.of = TlbFlush::Of::address_space, .pcid = pcid};
+}
 
 std::uint64_t Engine::observed() const { return tap_ == nullptr ? 0 : tap_->passed; }
 
@@ -79,30 +86,24 @@ std::uint64_t Engine::observed_before() {
   return tap_->passed + static_cast<std::uint64_t>(tap_->begun_with - core_.left[count_instructions]) - 1;
 }
 
-void Engine::resume(const CpuState& state) {
-  if (would_flush(state))
+void Engine::resume(const CpuState& state, const std::optional<TlbFlush>& flush) {
+  if (flush || flush_before(state))
     begin_generation();
   else if (((core_.paging.cr0 ^ state.paging.cr0) & x86::cr0::WP::mask) != 0)
     forget_writes(&core_);
-  set_state(state);
+  set_state(state, flush);
 }
 
 void Engine::forget_page(std::uint64_t at) { exec::forget_page(&core_, at); }
-
-void Engine::forget_translations() {
-  begin_generation();
-  if (core_.tap != nullptr) core_.tap->observer->flushed();
-  core_.block = nullptr;
-  take_privilege();
-}
 
 void Engine::tell_of_writes_anew() {
   for (Tlb& tlb : core_.tlbs) tlb.clear_writes();
   ++core_.stretch;
 }
 
-void Engine::set_state(const CpuState& state) {
-  if (core_.tap != nullptr && would_flush(state)) core_.tap->observer->flushed();
+void Engine::set_state(const CpuState& state, const std::optional<TlbFlush>& flush) {
+  if (core_.tap != nullptr)
+    if (const auto lost = flush ? flush : flush_before(state)) core_.tap->observer->flushed(*lost);
   std::ranges::copy(state.gpr, core_.r.begin());
   core_.r[zero] = 0;
   core_.r[fs_base] = state.fs_base;

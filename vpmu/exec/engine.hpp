@@ -50,12 +50,9 @@ class Engine {
   /// Starts from this state. All translations and decoded blocks are checked anew: the guest may have run elsewhere.
   void load(const CpuState& state);
   /// The same after the owner has run the instruction that the engine left, and nothing else ran since. Keeps passed(),
-  /// and unless control registers changed also translations and blocks. After INVLPG and its like, call
-  /// forget_translations() too.
-  void resume(const CpuState& state);
-  /// The guest changed page tables and ran an instruction such as INVLPG or MOV to CR3: translations are checked anew.
-  /// Keeps passed().
-  void forget_translations();
+  /// and unless control registers changed also translations and blocks. `flush`: what the TLBs have lost by that
+  /// instruction, which was INVLPG, MOV to CR3 or their like: then translations are checked anew.
+  void resume(const CpuState& state, const std::optional<TlbFlush>& flush = {});
   /// The page at this linear address, if no code runs from it, is looked up anew at its next access.
   void forget_page(std::uint64_t at);
   [[nodiscard]] CpuState state() const;
@@ -67,8 +64,8 @@ class Engine {
   /// From here on `observer` is told what instructions do; it must outlive that. Null: nobody is told, at no cost. A
   /// change of observer discards all translations. Not from within run().
   void observe(Observer* observer);
-  /// Whether load() or resume() of this state would call Observer::flushed().
-  [[nodiscard]] bool would_flush(const CpuState& state) const;
+  /// What the TLBs lose if this is the next state, and nothing else is known of how it came to be.
+  [[nodiscard]] std::optional<TlbFlush> flush_before(const CpuState& state) const;
   /// How many instructions have retired while observed: the `now` that observers get.
   [[nodiscard]] std::uint64_t observed() const;
   /// The same for a Platform that is asked by an instruction: those before it, of which the observer is told first.
@@ -120,7 +117,7 @@ class Engine {
   Block* next_block();
   void came_from(Block& from, Block& block);
   void begin_generation();
-  void set_state(const CpuState& state);
+  void set_state(const CpuState& state, const std::optional<TlbFlush>& flush = {});
   void take_privilege();
 
   Core core_;

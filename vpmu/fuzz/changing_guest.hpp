@@ -94,7 +94,7 @@ class KeepingMachine {
       engine.load(task.from);
     else
       engine.resume(task.from);
-    if (task.flushes) engine.forget_translations();
+    if (task.flushes) engine.resume(engine.state(), TlbFlush{});
     const exec::Passed before = engine.passed();
     v.surroundings.retired_before = v.retired - before.instructions;
     Stop stop = Stop::budget;

@@ -26,7 +26,7 @@ class Watcher final : public Observer {
     if (sees_cuts_) add({});
   }
   void flushed_line(const SeenFlush& f) override { add({f.linear, f.physical, f.now}); }
-  void flushed() override {}
+  void flushed(const TlbFlush&) override {}
 
   std::uint64_t sum{};
   std::uint64_t seen{};  ///< Accesses.

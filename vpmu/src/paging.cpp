@@ -18,6 +18,7 @@ using US = Bits<2>;
 using A = Bits<5>;
 using D = Bits<6>;
 using PS = Bits<7>;
+using G = Bits<8>;
 using FRAME = Bits<51, 12>;
 using XD = Bits<63>;
 }  // namespace entry
@@ -163,7 +164,9 @@ class Walker {
       if (level.has_attributes) path.rights.narrow(word);
       table = frame_of(level, word, is_page);
       if (!is_page) continue;
-      path.target = {GuestPhysical{table | (at_.value() & low_bits(level.shift))}, bit(level.shift)};
+      path.target = {.address = GuestPhysical{table | (at_.value() & low_bits(level.shift))},
+                     .page_bytes = bit(level.shift),
+                     .global = x86::cr4::PGE::test(state_.cr4) && entry::G::test(word)};
       break;
     }
     if (!is_allowed(path.rights)) return fault(page_fault_error::P);

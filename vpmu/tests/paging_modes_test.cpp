@@ -232,6 +232,21 @@ TEST(LongPaging, IgnoresTheSoftwareBits62To52) {
   EXPECT_TRUE(tables.reaches_frame(execute, user));
 }
 
+// SDM 3A 4.10.2.4.
+TEST_P(LargePages, AreGlobalByTheirOwnEntryWithPge) {
+  constexpr std::uint64_t global = bit(8);
+  const auto is_global = [&] { return std::get<Mapped>(tables.walk()).global; };
+  tables.set(GetParam().level, 0x4000'0000 | open_page | global);
+  EXPECT_FALSE(is_global());
+  tables.state().cr4 |= bit(7);
+  EXPECT_TRUE(is_global());
+  tables.set(GetParam().level, 0x4000'0000 | open_page);
+  EXPECT_FALSE(is_global());
+  if (GetParam().name == "PaeTwoMebibytes") return;  // above is a PDPTE, whose bit 8 is reserved
+  tables.set(GetParam().level - 1, tables.get(GetParam().level - 1) | global);
+  EXPECT_FALSE(is_global()) << "the entry of a table has no such bit";
+}
+
 TEST(LongPaging, IgnoresThePcidInCr3) {
   Tables tables{four_level_shape()};
   tables.state().cr4 |= bit(17);

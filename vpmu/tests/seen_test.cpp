@@ -28,7 +28,7 @@ class ToldEvents final : public Observer {
   }
   void abandoned() override { add("abandoned", {}); }
   void flushed_line(const SeenFlush& f) override { add("flushed_line", {f.linear, f.physical, f.now}); }
-  void flushed() override { add("flushed", {}); }
+  void flushed(const TlbFlush&) override { add("flushed", {}); }
 
   std::vector<std::string> all;
 

@@ -43,13 +43,9 @@ void Hierarchy::change_thread(unsigned thread) {
   remapped();
 }
 
-// The low bits of a product with an odd number differ for different factors. A single thread needs no tag.
 void Hierarchy::tag_pages() {
-  if (threads_ == 1) return;
-  constexpr std::uint64_t odd = 0x9E37'79B9'7F4A'7C15;
-  const std::uint64_t tag = (2 * flushes_[thread_] + thread_ + 1) * odd & Tlb::tag_bits;
-  dtlb_.tag_pages(tag);
-  itlb_[thread_].tag_pages(tag);
+  const AddressSpaces& spaces = spaces_[thread_];
+  for (Tlb* const tlb : {&dtlb_, &itlb_[thread_]}) tlb->tag_pages(spaces.tag(thread_), spaces.global_tag(thread_));
 }
 
 // Lines of the L1 need not be in the L2: owned_ has room for the lines of both.
@@ -113,7 +109,7 @@ void Hierarchy::visit_state(const StateVisitor& visit) {
   for (unsigned thread = 0; thread < threads_; ++thread) {
     decoded_[thread].visit_state(visit);
     itlb_[thread].visit_state(visit);
-    visit(state_bytes(flushes_[thread]));
+    spaces_[thread].visit_state(visit);
   }
   visit(state_bytes(fills_));
   visit(state_bytes(took_changed_line_));
@@ -155,17 +151,30 @@ void Hierarchy::empty() {
   remapped();
 }
 
-void Hierarchy::flush_tlbs() {
-  if (threads_ == 1) {
-    dtlb_.clear();
-    stlb_.clear();
+// SDM 3A 4.10.4.1. INVLPG removes a PCID's paging-structure entries whatever the address.
+void Hierarchy::flush_tlbs(const TlbFlush& flush) {
+  using enum TlbFlush::Of;
+  AddressSpaces& spaces = spaces_[thread_];
+  if (flush.of == page) {
+    for (Tlb* const tlb : {&dtlb_, &itlb_[thread_]}) tlb->forget(flush.linear);
   } else {
-    ++flushes_[thread_];
-    tag_pages();
+    spaces.use(flush.pcid);
+    if (flush.of == address_space) spaces.flush(flush.pcid);
   }
-  itlb_[thread_].clear();
-  directories_.clear();
-  directory_pointers_.clear();
+  if (flush.of == everything) {
+    itlb_[thread_].clear();
+    if (threads_ == 1) {
+      dtlb_.clear();
+      stlb_.clear();
+    } else {
+      spaces.flush_all();  // the other thread keeps its own
+    }
+  }
+  if (flush.of == everything || flush.of == page) {
+    directories_.clear();
+    directory_pointers_.clear();
+  }
+  tag_pages();
   remapped();
 }
 
@@ -350,8 +359,9 @@ void Hierarchy::prefetch_next(std::uint64_t line, Transfers& transfers) {
 std::uint16_t Hierarchy::walk(std::uint64_t linear, PageSize size, bool for_code) {
   if (keeps_time_) return profile_.latency.walk;
   constexpr unsigned page_table = 0, directory = 1, directory_pointer = 2;
-  const auto misses = [linear](RecencySets& cache, unsigned level) {
-    const std::uint64_t key = (linear & ((1ULL << 48) - 1)) >> (12 + 9 * level);
+  const std::uint64_t tag = spaces_[thread_].tag(thread_);
+  const auto misses = [linear, tag](RecencySets& cache, unsigned level) {
+    const std::uint64_t key = (linear & ((1ULL << 48) - 1)) >> (12 + 9 * level) ^ tag;
     if (cache.touch(key)) return false;
     cache.insert(key);
     return true;
@@ -416,21 +426,21 @@ DataResult Hierarchy::prefetch(const DataAccess& access, OffcoreRequest request,
   }
   DataResult result{.level = HitLevel::l1, .tlb = TlbResult::hit};
   if (!l1d_.contains(line)) result.level = below_l1(line, request);
-  if (dtlb_.is_latest(access.linear, access.page)) return result;
+  if (dtlb_.is_latest(access.linear, access.page, access.global)) return result;
   drop_pages(repeated_data_, access.linear, access.page);
   drop_pages(repeated_stores_, access.linear, access.page);
-  result.tlb = dtlb_.look_up_older(access.linear, access.page);
+  result.tlb = dtlb_.look_up_older(access.linear, access.page, access.global);
   return result;
 }
 
 // Lines whose windows share a set of the decoded micro-op cache with this one's are no longer that set's latest.
-FetchResult Hierarchy::fetch(std::uint64_t linear, std::uint64_t physical, PageSize page) {
+FetchResult Hierarchy::fetch(std::uint64_t linear, std::uint64_t physical, PageSize page, bool global) {
   Tlb& itlb = itlb_[thread_];
   RecencySets& decoded = decoded_[thread_];
-  if (!itlb.is_latest(linear, page)) drop_pages(repeated_code_, linear, page);
+  if (!itlb.is_latest(linear, page, global)) drop_pages(repeated_code_, linear, page);
   const std::uint64_t line = physical / line_bytes;
   repeated_code_.drop(line);
-  FetchResult result{.level = HitLevel::l1, .tlb = itlb.look_up(linear, page), .decoded = has_decoded()};
+  FetchResult result{.level = HitLevel::l1, .tlb = itlb.look_up(linear, page, global), .decoded = has_decoded()};
   if (result.tlb == TlbResult::walk) result.walk = walk(linear, page, /*for_code=*/true);
   if (!l1i_.touch(line)) {
     result.level = below_l1(line, OffcoreRequest::demand_code_read);

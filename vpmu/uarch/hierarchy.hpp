@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <utility>
 
+#include "uarch/address_spaces.hpp"
 #include "uarch/core_clock.hpp"
 #include "uarch/line_transfers.hpp"
 #include "uarch/prefetchers.hpp"
 #include "uarch/sharing.hpp"
 #include "uarch/tlb.hpp"
+#include "vpmu/observer.hpp"
 #include "vpmu/offcore.hpp"
 #include "vpmu/retirement.hpp"
 #include "vpmu/uncore.hpp"
@@ -21,6 +23,7 @@ struct DataAccess {
   std::uint64_t physical{};
   std::uint32_t bytes{};
   PageSize page{};
+  bool global{};  ///< The page is global.
 };
 
 /// The result of a load or store.
@@ -134,10 +137,10 @@ class Hierarchy {
   /// Either of them. Inlined, because returning the result through memory costs the host more than computing it.
   [[gnu::always_inline]] DataResult do_access(const DataAccess& access, OffcoreRequest request) {
     TlbResult tlb = TlbResult::hit;
-    if (!dtlb_.is_latest(access.linear, access.page)) {
+    if (!dtlb_.is_latest(access.linear, access.page, access.global)) {
       drop_pages(repeated_data_, access.linear, access.page);
       drop_pages(repeated_stores_, access.linear, access.page);
-      tlb = dtlb_.look_up_older(access.linear, access.page);
+      tlb = dtlb_.look_up_older(access.linear, access.page, access.global);
     }
     const std::uint64_t first = access.physical / line_bytes;
     const std::uint64_t last = (access.physical + std::max(access.bytes, 1U) - 1) / line_bytes;
@@ -173,7 +176,7 @@ class Hierarchy {
   /// A software prefetch of a line: into the L1, too, or only into the L2; `request` says whether to write it.
   DataResult prefetch(const DataAccess& access, OffcoreRequest request, bool into_l1);
   /// The line that holds `physical`, fetched from `linear`.
-  FetchResult fetch(std::uint64_t linear, std::uint64_t physical, PageSize page);
+  FetchResult fetch(std::uint64_t linear, std::uint64_t physical, PageSize page, bool global = false);
 
   /// Whether load() or store() is known to hit the L1 and the first TLB and to change nothing in the models, whatever
   /// the clock says.
@@ -183,10 +186,10 @@ class Hierarchy {
   }
   /// Replaces fetch() if that would change nothing, because everything is present and the latest of its sets. False:
   /// nothing was done, call fetch().
-  [[nodiscard]] bool fetch_fast(std::uint64_t linear, std::uint64_t physical, PageSize page) {
+  [[nodiscard]] bool fetch_fast(std::uint64_t linear, std::uint64_t physical, PageSize page, bool global = false) {
     const std::uint64_t window = linear / line_bytes * windows_in_line;
     const RecencySets& decoded = decoded_[thread_];
-    const bool repeats = itlb_[thread_].is_latest(linear, page) && l1i_.is_latest(physical / line_bytes) &&
+    const bool repeats = itlb_[thread_].is_latest(linear, page, global) && l1i_.is_latest(physical / line_bytes) &&
                          (!has_decoded() || (decoded.is_latest(window) && decoded.is_latest(window + 1)));
     if (repeats) repeated_code_.put(linear);
     return repeats;
@@ -240,8 +243,8 @@ class Hierarchy {
   void flush_line(std::uint64_t linear, std::uint64_t physical);
   /// Empties all caches, and with an inclusive L3 those of other cores. SDM 2C WBINVD.
   void flush_caches();
-  /// Empties the thread's TLBs: a control register was loaded.
-  void flush_tlbs();
+  /// What happens to the thread's TLBs, and to the paging-structure caches.
+  void flush_tlbs(const TlbFlush& flush);
   /// Caches, TLBs, fill buffers and the clock; not the counts. The visitor may write any bytes: the model then gives
   /// some results.
   void visit_state(const StateVisitor& visit);
@@ -332,8 +335,8 @@ class Hierarchy {
   SecondLevel stlb_;
   Tlb dtlb_;
   std::array<Tlb, max_threads> itlb_;
-  std::array<std::uint64_t, max_threads> flushes_{};  ///< Of the TLBs, by each of two threads.
-  Sharing* sharing_{};                                ///< Null: there is no other core.
+  std::array<AddressSpaces, max_threads> spaces_;
+  Sharing* sharing_{};  ///< Null: there is no other core.
   std::uint8_t took_changed_line_{};
   RecencySets owned_;  ///< Lines that were stored to since they were filled: those that are still cached are modified.
   Repeats repeated_data_, repeated_code_;

@@ -82,7 +82,7 @@ void ProcessorModel::fetched(const SeenCode& code) {
 
 FetchResult ProcessorModel::fetch(const SeenCode& code) {
   const PageSize page = page_size_of(code.page_bytes);
-  const auto result = hierarchy_.fetch(code.linear, code.physical, page);
+  const auto result = hierarchy_.fetch(code.linear, code.physical, page, code.global);
   front_.line = code.linear;
   front_.is_decoded = result.decoded ? 1 : 0;
   frontend_.dsb_miss |= !result.decoded;
@@ -182,7 +182,11 @@ void ProcessorModel::begun(const SeenBlock& block, std::uint64_t now) {
 namespace {
 
 DataAccess data_access(const SeenAccess& a) {
-  return {.linear = a.linear, .physical = a.physical, .bytes = a.bytes, .page = page_size_of(a.page_bytes)};
+  return {.linear = a.linear,
+          .physical = a.physical,
+          .bytes = a.bytes,
+          .page = page_size_of(a.page_bytes),
+          .global = a.global};
 }
 
 }  // namespace
@@ -264,7 +268,7 @@ bool ProcessorModel::saw_fast(const Seen& seen) {
   if (kind == Seen::Kind::code) {
     const Seen::Code& code = seen.code;
     const bool quick = hierarchy_.fetch_repeats(code.linear) ||
-                       hierarchy_.fetch_fast(code.linear, code.physical, page_size_of(code.page_bytes));
+                       hierarchy_.fetch_fast(code.linear, code.physical, page_size_of(code.page_bytes), code.global);
     if (quick && !hierarchy_.has_decoded()) add(Counts::l1i_hits);
     return quick;
   }
@@ -276,9 +280,13 @@ bool ProcessorModel::saw_fast(const Seen& seen) {
     return true;
   }
   hierarchy_.advance(a.now - std::exchange(now_, a.now));
-  const Result result = hierarchy_.do_access(
-      {.linear = a.linear, .physical = a.physical, .bytes = a.bytes, .page = page_size_of(a.page_bytes)},
-      a.is(Seen::store) ? OffcoreRequest::demand_rfo : OffcoreRequest::demand_data_read);
+  const Result result =
+      hierarchy_.do_access({.linear = a.linear,
+                            .physical = a.physical,
+                            .bytes = a.bytes,
+                            .page = page_size_of(a.page_bytes),
+                            .global = a.is(Seen::global)},
+                           a.is(Seen::store) ? OffcoreRequest::demand_rfo : OffcoreRequest::demand_data_read);
   if (a.is(Seen::op_loads)) count_load(result);
   if (a.is(Seen::op_stores)) stores_.add(result.level, result.tlb, result.page);
   return true;
@@ -346,7 +354,7 @@ void ProcessorModel::saw_blocks(SeenBlocks& all) {
       if (line.linear == all.line) continue;
       all.line = line.linear;
       if (!hierarchy_.fetch_repeats(line.linear) &&
-          !hierarchy_.fetch_fast(line.linear, line.physical, page_size_of(line.page_bytes)))
+          !hierarchy_.fetch_fast(line.linear, line.physical, page_size_of(line.page_bytes), line.global))
         fetched(line);
       else
         ++fetches;
@@ -466,7 +474,7 @@ inline void ProcessorModel::arrive(std::uint64_t rip, const SeenCode& line, Code
   bool decoded = goes_on_decoded(rip);
   if (line.linear != front_.line) {
     if (hierarchy_.fetch_repeats(line.linear) ||
-        hierarchy_.fetch_fast(line.linear, line.physical, page_size_of(line.page_bytes))) {
+        hierarchy_.fetch_fast(line.linear, line.physical, page_size_of(line.page_bytes), line.global)) {
       front_.line = line.linear;
       front_.is_decoded = hierarchy_.has_decoded() ? 1 : 0;
       if (!hierarchy_.has_decoded()) add(Counts::l1i_hits);

@@ -114,9 +114,9 @@ class ProcessorModel final : public Observer, private CodeFetcher {
     hierarchy_.flush_line(flush.linear, flush.physical);
     front_.line = ~0ULL;
   }
-  void flushed() override {
+  void flushed(const TlbFlush& flush) override {
     begin_turn();
-    hierarchy_.flush_tlbs();
+    hierarchy_.flush_tlbs(flush);
     front_.line = ~0ULL;  // the same address may be another line
   }
   void remapped() override { hierarchy_.remapped(); }

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 
 #include "uarch/profiles.hpp"
@@ -22,12 +23,17 @@ class SecondLevel {
   /// Whether it holds the page; if not, it does now, when it can hold pages of that size.
   bool look_up(std::uint64_t page, PageSize size);
   void clear();
+  /// Removes the page of that size.
+  void forget(std::uint64_t page, PageSize size);
   void visit_state(const StateVisitor& visit) {
     shared_.visit_state(visit);
     huge_.visit_state(visit);
   }
 
  private:
+  static std::uint64_t key_of(std::uint64_t page, PageSize size);
+  RecencySets& table(PageSize size) { return size == PageSize::huge ? huge_ : shared_; }
+
   SecondTlb shapes_;
   RecencySets shared_, huge_;
 };
@@ -42,20 +48,22 @@ class Tlb {
   Tlb(const TlbShapes& shapes, SecondLevel& second);
 
   /// Looks up the page of that size that holds `linear`.
-  TlbResult look_up(std::uint64_t linear, PageSize size) {
-    return is_latest(linear, size) ? TlbResult::hit : look_up_older(linear, size);
+  TlbResult look_up(std::uint64_t linear, PageSize size, bool global = false) {
+    return is_latest(linear, size, global) ? TlbResult::hit : look_up_older(linear, size, global);
   }
   /// The same where is_latest() is false.
-  TlbResult look_up_older(std::uint64_t linear, PageSize size);
+  TlbResult look_up_older(std::uint64_t linear, PageSize size, bool global);
   /// Whether look_up() would hit and change nothing.
-  [[nodiscard]] bool is_latest(std::uint64_t linear, PageSize size) const {
-    return table(size).is_latest(page_of(linear, size));
+  [[nodiscard]] bool is_latest(std::uint64_t linear, PageSize size, bool global = false) const {
+    return table(size).is_latest(page_of(linear, size, global));
   }
   /// Forgets all pages; the second level keeps its own.
   void clear();
-  /// From here on its pages are told apart from those under another tag, also in the second level: each thread of a
-  /// core has one, and takes a new one instead of clear(), which would take the other thread's pages.
-  void tag_pages(std::uint64_t tag) { tag_ = tag; }
+  /// Forgets what has `linear`, of any size, global or not; so does the second level.
+  void forget(std::uint64_t linear);
+  /// From here on its pages are told apart from those under other tags, also in the second level: global ones by the
+  /// second.
+  void tag_pages(std::uint64_t of_space, std::uint64_t of_global) { tags_ = {of_space, of_global}; }
   /// The bits that a tag may have: no number of a set has them.
   static constexpr std::uint64_t tag_bits = ((1ULL << page_bits) - 1) & ~0xFFFFULL;
   /// Its own state; not the second level's.
@@ -67,8 +75,8 @@ class Tlb {
   static constexpr unsigned shift(PageSize size) {
     return size == PageSize::small ? 12U : size == PageSize::large ? 21U : 30U;
   }
-  [[nodiscard]] std::uint64_t page_of(std::uint64_t linear, PageSize size) const {
-    return (linear & ((1ULL << 48) - 1)) >> shift(size) ^ tag_;
+  [[nodiscard]] std::uint64_t page_of(std::uint64_t linear, PageSize size, bool global) const {
+    return (linear & ((1ULL << 48) - 1)) >> shift(size) ^ tags_[global ? 1 : 0];
   }
   RecencySets& table(PageSize size) {
     return size == PageSize::small ? small_ : size == PageSize::large ? large_ : huge_;
@@ -79,7 +87,7 @@ class Tlb {
 
   RecencySets small_, large_, huge_;
   SecondLevel* second_;
-  std::uint64_t tag_{};
+  std::array<std::uint64_t, 2> tags_{};
 };
 
 }  // namespace vpmu::uarch

@@ -92,6 +92,7 @@ struct Instruction {
   AccessCounts accesses;  ///< Of a gather: of all its elements.
   std::optional<MemoryOperand> load;
   std::optional<MemoryOperand> store;
+  std::optional<MemoryOperand> invalidated;  ///< INVLPG: not accessed.
   std::optional<MemoryOperand> flushed;     ///< CLFLUSH, CLFLUSHOPT: checked like a load of a byte, not counted as one.
   std::optional<MemoryOperand> prefetched;  ///< Of a software prefetch: counted as a load, and never faults.
   std::optional<Gather> gather;

@@ -65,7 +65,7 @@ bool flushes_line(const ZydisDecodedInstruction& i) {
 bool touches_memory(const Decoded& d, const ZydisDecodedOperand& o) {
   const ZydisDecodedInstruction& i = d.in;
   const bool hint = i.meta.category == ZYDIS_CATEGORY_NOP || i.meta.category == ZYDIS_CATEGORY_WIDENOP ||
-                    i.mnemonic == ZYDIS_MNEMONIC_INVLPG || vpmu::exec::is_reserved_nop(d);
+                    vpmu::exec::is_reserved_nop(d);
   return !hint && o.type == ZYDIS_OPERAND_TYPE_MEMORY &&
          (o.mem.type == ZYDIS_MEMOP_TYPE_MEM || o.mem.type == ZYDIS_MEMOP_TYPE_VSIB);
 }
@@ -92,6 +92,10 @@ bool set_operands(const Decoded& d, Instruction& out) {
     if (d.in.meta.category == ZYDIS_CATEGORY_PREFETCH) {
       out.prefetched = memory_operand(d.in, o);
       out.prefetched->bytes = 1;
+      continue;
+    }
+    if (d.in.mnemonic == ZYDIS_MNEMONIC_INVLPG) {
+      out.invalidated = memory_operand(d.in, o);
       continue;
     }
     if (flushes_line(d.in)) {

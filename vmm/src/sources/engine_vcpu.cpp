@@ -22,7 +22,9 @@ Result<void> EngineVcpu::give_back() {
   return {};
 }
 
-void EngineVcpu::resume() { engine_.resume(engine_state(regs_, sregs_, backend_->paging_limits())); }
+void EngineVcpu::resume(const std::optional<vpmu::TlbFlush>& flush) {
+  engine_.resume(engine_state(regs_, sregs_, backend_->paging_limits()), flush);
+}
 
 Result<void> EngineVcpu::end_shadow() {
   shadow_ = 0;

@@ -46,8 +46,8 @@ class EngineVcpu final : private vpmu::exec::NoPlatform {
   [[nodiscard]] const kvm_sregs& sregs() const { return sregs_; }
   [[nodiscard]] unsigned cpl() const { return cpl_of(sregs_); }
   [[nodiscard]] vpmu::GuestLinear ip() const { return instruction_pointer(regs_, sregs_); }
-  /// The engine goes on from these registers.
-  void resume();
+  /// The engine goes on from these registers. `flush`: see Engine::resume().
+  void resume(const std::optional<vpmu::TlbFlush>& flush = {});
 
   /// KVM_X86_SHADOW_INT_* of STI or MOV SS, which lasts for one instruction; 0: none.
   [[nodiscard]] std::uint8_t shadow() const { return shadow_; }

@@ -385,7 +385,7 @@ Result<RunEnd> ExactSource::hand_over(VcpuBackend& backend, std::optional<std::c
 void ExactSource::note_left() {
   const Instruction* const i = code_.at(vcpu_.ip(), vcpu_.sregs());
   ++statistics_.left[i != nullptr ? i->mnemonic : "invalid"];
-  if (i != nullptr) model_.leave(*i, vcpu_.cpl());
+  if (i != nullptr) model_.leave(*i, vcpu_.sregs());
 }
 
 void ExactSource::note(RunEnd& end) {
@@ -403,7 +403,8 @@ Result<Bytes> ExactSource::save(VcpuBackend& backend) {
   if (!model_.is_made()) return out.take();
   VMM_ASSIGN(const kvm_regs regs, backend.regs());
   VMM_ASSIGN(const kvm_sregs sregs, backend.sregs());
-  if (vcpu_.engine().would_flush(engine_state(regs, sregs, backend.paging_limits()))) model_->flushed();
+  if (const auto flush = vcpu_.engine().flush_before(engine_state(regs, sregs, backend.paging_limits())))
+    model_->flushed(*flush);
   out.put(progress_.is_counting() ? until_look(max_between_looks) : 0);
   model_.save(out, vcpu_.engine().observed());
   return out.take();

@@ -18,8 +18,10 @@ Result<RunInPlace> InPlace::run(VcpuBackend& backend, const Instruction& instruc
     return RunInPlace{.outcome = outcome, .end = {}};
   }
   if (outcome == Outcome::exit) return RunInPlace{.outcome = outcome, .end = exit_of(instruction, vcpu, time)};
-  vcpu.resume();
-  if (outcome == Outcome::done_and_dropped) vcpu.engine().forget_translations();
+  if (outcome == Outcome::done_and_dropped)
+    vcpu.resume(system_.dropped());
+  else
+    vcpu.resume();
   return RunInPlace{.outcome = outcome,
                     .end = {.retired = retired_instruction(instruction, before, sregs, vcpu.regs(),
                                                            time.ran_elsewhere(vcpu.engine().observed()), vcpu.cpl())}};

@@ -8,6 +8,7 @@
 
 #include "model/own_part.hpp"
 #include "support/assert.hpp"
+#include "support/x86.hpp"
 
 namespace vmm {
 
@@ -88,10 +89,11 @@ void OnDemandModel::log(const vpmu::Retirement& r) const {
   if (r.has_store) log_({.ip = r.ip.value(), .store = true, .access = r.store});
 }
 
-void OnDemandModel::leave(const Instruction& instruction, unsigned cpl) {
+void OnDemandModel::leave(const Instruction& instruction, const kvm_sregs& sregs) {
   if (model_ == nullptr || !instruction.system) return;
-  if (changes_translations(*instruction.system)) model_->flushed();
-  if (instruction.is(SystemOp::wbinvd) && cpl == 0) model_->caches_flushed();
+  if (changes_translations(*instruction.system))
+    model_->flushed({.of = vpmu::TlbFlush::Of::everything, .pcid = x86::pcid_of(sregs.cr3, sregs.cr4)});
+  if (instruction.is(SystemOp::wbinvd) && cpl_of(sregs) == 0) model_->caches_flushed();
 }
 
 namespace {

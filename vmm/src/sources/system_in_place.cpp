@@ -62,7 +62,8 @@ bool loads_plain_cr3(const SystemInstruction& i, const kvm_regs& regs, const kvm
   const std::uint64_t value = regs.*gpr_fields[i.gpr % gpr_fields.size()];
   const bool pcid = uses_pcids(sregs);
   const std::uint64_t allowed = vpmu::low_bits(min_physical_bits) & (pcid ? ~std::uint64_t{0} : ~std::uint64_t{0xFE7});
-  return i.op == SystemOp::write_control && i.special == 3 && (value & ~(allowed | (pcid ? vpmu::bit(63) : 0))) == 0;
+  return i.op == SystemOp::write_control && i.special == 3 &&
+         (value & ~(allowed | (pcid ? x86::cr3::KEEPS::mask : 0))) == 0;
 }
 
 /// The MSRs that SYSCALL, SYSRET and SWAPGS use; the back end holds them. A guest that runs one of these soon runs
@@ -124,8 +125,18 @@ SystemResult SystemInPlace::write_base_msr() {
 /// MOV to CR3 of a value that loads_plain_cr3(). Bit 63 is not stored. SDM 3A 4.10.4.1.
 SystemResult SystemInPlace::load_cr3(const SystemInstruction& i) {
   const std::uint64_t value = gpr(state_, i);
-  state_.sregs.cr3 = uses_pcids(state_.sregs) ? value & ~vpmu::bit(63) : value;
+  state_.sregs.cr3 = uses_pcids(state_.sregs) ? value & ~x86::cr3::KEEPS::mask : value;
   return Completed{};
+}
+
+/// What INVLPG of `operand`, or MOV to CR3, has done to the TLBs.
+vpmu::TlbFlush SystemInPlace::flush_by(const SystemInstruction& i, std::optional<std::uint64_t> operand) {
+  using enum vpmu::TlbFlush::Of;
+  const auto& sregs = state_.sregs;
+  const std::uint16_t pcid = x86::pcid_of(sregs.cr3, sregs.cr4);
+  if (i.op == SystemOp::invlpg) return {.of = page, .pcid = pcid, .linear = operand.value_or(0)};
+  const bool keeps = uses_pcids(sregs) && x86::cr3::KEEPS::test(gpr(state_, i));
+  return {.of = keeps ? nothing : address_space, .pcid = pcid};
 }
 
 bool SystemInPlace::is_others(const SystemInstruction& i, std::uint32_t msr) const {
@@ -166,14 +177,15 @@ Result<SystemInPlace::Outcome> SystemInPlace::run(VcpuBackend& backend, const In
   VMM_TRY(load(backend, regs, sregs));
   if (uses_fetched_msrs(system->op)) VMM_TRY(fetch(backend));
   std::optional<std::uint64_t> operand;
-  if (i.load || i.store)
-    operand = operand_address(i.store ? *i.store : *i.load, i, vpmu::GuestLinear{regs.rip}, regs, sregs).value();
+  if (const auto& at = i.store ? i.store : i.load ? i.load : i.invalidated)
+    operand = operand_address(*at, i, vpmu::GuestLinear{regs.rip}, regs, sregs).value();
   const SystemResult result = run_instruction(state_, *system, [&] { return execute(*system, operand); });
   if (!std::holds_alternative<Completed>(result)) return Outcome::left;
   swapped_gs_ |= system->op == SystemOp::swapgs;
   VMM_TRY(store(backend, regs, sregs));
   if (!changes_translations(*system)) return Outcome::done;
   dropped_translations_ = true;
+  dropped_ = flush_by(*system, operand);
   return Outcome::done_and_dropped;
 }
 

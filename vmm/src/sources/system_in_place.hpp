@@ -24,13 +24,16 @@ class SystemInPlace {
   enum class Outcome : std::uint8_t {
     left,  ///< Not emulated; nothing has changed.
     done,
-    done_and_dropped,  ///< Done; cached translations of the guest's code may be stale.
+    done_and_dropped,  ///< Done; cached translations of the guest's code may be stale: see dropped().
     done_and_raised,   ///< Done; an interrupt may now be pending.
     exit,              ///< The VMM must answer exit() first; then complete().
   };
   /// Runs the instruction, which must be 64-bit code, on the back end's registers. `regs` and `sregs` are copies of
   /// them and are updated too.
   Result<Outcome> run(VcpuBackend& backend, const Instruction& i, kvm_regs& regs, kvm_sregs& sregs);
+
+  /// What the TLBs have lost by the last Outcome::done_and_dropped.
+  [[nodiscard]] const vpmu::TlbFlush& dropped() const { return dropped_; }
 
   /// Call before the back end runs the guest: gives it the MSRs that were kept here.
   Result<void> leave(VcpuBackend& backend);
@@ -56,6 +59,7 @@ class SystemInPlace {
   SystemResult read_base_msr();
   SystemResult write_base_msr();
   SystemResult load_cr3(const SystemInstruction& i);
+  [[nodiscard]] vpmu::TlbFlush flush_by(const SystemInstruction& i, std::optional<std::uint64_t> operand);
   Result<Outcome> pass_on(VcpuBackend& backend, const SystemInstruction& i, kvm_regs& regs);
   Result<void> fetch(VcpuBackend& backend);
   Result<void> load(VcpuBackend& backend, const kvm_regs& regs, const kvm_sregs& sregs);
@@ -73,6 +77,7 @@ class SystemInPlace {
   bool fetched_{};               ///< state_ has had the back end's MSRs since the last leave().
   bool swapped_gs_{};            ///< IA32_KERNEL_GS_BASE differs from the back end's.
   bool dropped_translations_{};  ///< The back end has not been told that translations are stale.
+  vpmu::TlbFlush dropped_{};
   vpmu::MsrSpans trapped_;
   ForeignMsrs others_;
   Pending pending_{};

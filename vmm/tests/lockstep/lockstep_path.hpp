@@ -45,7 +45,7 @@ class LockstepPath final : public vpmu::Observer {
   void retired(bool, bool) override {}
   void abandoned() override {}
   void flushed_line(const vpmu::SeenFlush&) override {}
-  void flushed() override {}
+  void flushed(const vpmu::TlbFlush&) override {}
   /// The engine has stopped at `rip` after `instructions`. False if that does not match the code between its branches,
   /// which is decoded here once more.
   [[nodiscard]] bool end(std::uint64_t rip, std::uint64_t instructions);

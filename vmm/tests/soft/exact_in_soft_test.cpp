@@ -9,6 +9,7 @@
 #include "fakes/guest_code.hpp"
 #include "pmu/pmu_vcpu.hpp"
 #include "soft/soft_backend.hpp"
+#include "support/x86.hpp"
 #include "vpmu/msr.hpp"
 
 namespace vmm::test::exact_in_soft {
@@ -168,6 +169,45 @@ TEST_F(ExactInSoft, AHandlersWritesOfItsApicTakeNoRunOfThePort) {
       << "masked while software has the APIC off: SDM 3A 10.4.7.2";
   EXPECT_GE(statistic("pmu.exact.in_place"), 1U);
   EXPECT_EQ(statistic("pmu.exact.left.wrmsr"), 0U);
+}
+
+/// Counts loads that miss the second level TLB: a load, something, and the same load again. RBX has the CR3, RCX and
+/// RDX the same with PCIDs 0 and 1 and bit 63.
+class LoadedTwice : public GuestCode {
+ public:
+  LoadedTwice(const std::vector<std::uint8_t>& between, std::uint64_t root) {
+    constexpr std::uint64_t stlb_miss_loads = 0x43'11D0;  // perfmon, Skylake: MEM_INST_RETIRED.STLB_MISS_LOADS
+    write_msr(vpmu::msr::IA32_PERFEVTSEL0.value(), stlb_miss_loads);
+    write_msr(vpmu::msr::IA32_PERF_GLOBAL_CTRL.value(), 1);
+    move(rsi, stack);
+    move(rbx, root);
+    move(rcx, root | x86::cr3::KEEPS::mask);
+    move(rdx, root | 1 | x86::cr3::KEEPS::mask);
+    add(X86("mov (%rsi), %rax"));
+    add(between);
+    add(X86("mov (%rsi), %rax; out %al, $0x80"));
+  }
+};
+
+// SDM 3A 4.10.4.1.
+TEST_F(ExactInSoft, TheModelsTlbLosesWhatAnInstructionInvalidates) {
+  struct Row {
+    std::vector<std::uint8_t> between;
+    bool pcids{};
+    std::uint64_t misses{};
+  };
+  for (const Row& row :
+       {Row{X86("nop"), false, 1}, Row{X86("invlpg (%rsi)"), false, 2}, Row{X86("invlpg 0xfff(%rsi)"), true, 2},
+        Row{X86("invlpg 0x1000(%rsi)"), false, 1}, Row{X86("mov %rbx, %cr3"), false, 2},
+        Row{X86("mov %rbx, %cr3"), true, 2}, Row{X86("mov %rcx, %cr3"), true, 1}, Row{X86("mov %rdx, %cr3"), true, 2},
+        Row{X86("mov %rdx, %cr3; mov %rcx, %cr3"), true, 1}, Row{X86("mov %rdx, %cr3; mov %rbx, %cr3"), true, 2}}) {
+    auto& sregs = guest_.backend.special;
+    sregs.cr4 = row.pcids ? sregs.cr4 | x86::cr4::PCIDE::mask : sregs.cr4 & ~x86::cr4::PCIDE::mask;
+    begin_with(LoadedTwice{row.between, sregs.cr3});
+    ASSERT_EQ(run(), 0x80);
+    EXPECT_EQ(counted(), row.misses) << testing::PrintToString(row.between) << ", PCIDs " << row.pcids;
+    EXPECT_EQ(statistic("pmu.exact.left.mov") + statistic("pmu.exact.left.invlpg"), 0U);
+  }
 }
 
 // The engine runs code of other modes, too.

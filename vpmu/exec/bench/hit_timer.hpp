@@ -47,7 +47,7 @@ class HitTimer final : public Observer, private uarch::CodeFetcher {
   }
   void abandoned() override {}
   void flushed_line(const SeenFlush& /*flush*/) override {}
-  void flushed() override {}
+  void flushed(const TlbFlush&) override {}
 
  private:
   static uarch::ClockedAccess hit(std::uint64_t physical, std::uint16_t bytes) {

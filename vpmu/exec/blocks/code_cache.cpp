@@ -68,7 +68,7 @@ CodeCache::Page* CodeCache::page_of(Core& core, std::uint64_t at) {
       translate(core.paging, *core.ram, GuestLinear{at}, PagingAccess::execute, privilege, AccessedDirty::set);
   const auto* mapped = std::get_if<Mapped>(&walk);
   if (mapped == nullptr) return nullptr;
-  const SeenPage seen{.physical = mapped->address.value() - at % page_size, .page_bytes = mapped->page_bytes};
+  const SeenPage seen = seen_page(*mapped, at);
   const std::byte* const host = core.ram->page(GuestPhysical{seen.physical});
   if (host == nullptr) return nullptr;
   const PageKey key{

@@ -25,7 +25,7 @@ bool walk_to(Core* c, Rights rights, std::uint64_t at, PagingAccess access, Know
   known = {.linear = at / page_size,
            .generation = c->tlb_generation,
            .host = host,
-           .seen = {.physical = page.value(), .page_bytes = mapped->page_bytes},
+           .seen = seen_page(*mapped, at),
            .rights = rights};
   return true;
 }

@@ -115,6 +115,12 @@ void forget_page(Core* c, std::uint64_t at);
 inline Rights rights_of(const Core& c) {
   return c.cpl == 3 ? Rights::user : c.paging.alignment_check ? Rights::supervisor_ac : Rights::supervisor;
 }
+/// What an observer is told of the page that maps the linear address `at`.
+inline SeenPage seen_page(const Mapped& mapped, std::uint64_t at) {
+  return {.physical = mapped.address.value() - at % page_size,
+          .page_bytes = static_cast<std::uint32_t>(mapped.page_bytes),
+          .global = mapped.global};
+}
 /// Selects the TLB for the present privilege level and RFLAGS.AC.
 void choose_tlb(Core* c);
 

@@ -85,8 +85,10 @@ void fetch(Tap& t, const Block& block, std::uint64_t bytes) {
     if (line.linear >= block.rip + bytes) return;
     if (line.linear == t.line) continue;
     t.line = line.linear;
-    add(t).code = {
-        .page_bytes = static_cast<std::uint32_t>(line.page_bytes), .linear = line.linear, .physical = line.physical};
+    add(t).code = {.global = line.global,
+                   .page_bytes = static_cast<std::uint32_t>(line.page_bytes),
+                   .linear = line.linear,
+                   .physical = line.physical};
   }
 }
 
@@ -138,7 +140,7 @@ VPMU_PART_OF_OP bool note_fast(const Op* op, Core* c) {
   const std::uint8_t retires = Seen::retires | flags_of(op->events);
   Seen::Access access = access_of(t, rights_in(c->tlb, *c), at, bytes, t.at_entry + index_of(op, c));
   if constexpr (D == Does::both) t.seen[t.count++].access = access;
-  access.flags = static_cast<std::uint8_t>((D == Does::load ? 0 : Seen::store) | retires);
+  access.flags |= static_cast<std::uint8_t>((D == Does::load ? 0 : Seen::store) | retires);
   t.seen[t.count++].access = access;
   return true;
 }
@@ -258,7 +260,10 @@ void see_lines(Block& block) {
   for (std::uint64_t at = block.rip & ~(line_bytes - 1); at < block.rip + block.code().size(); at += line_bytes) {
     const SeenPage& page =
         at / page_size == block.rip / page_size ? block.observed->pages[0] : block.observed->pages[1];
-    lines.push_back({.linear = at, .physical = page.physical + at % page_size, .page_bytes = page.page_bytes});
+    lines.push_back({.linear = at,
+                     .physical = page.physical + at % page_size,
+                     .page_bytes = page.page_bytes,
+                     .global = page.global});
   }
   block.observed->seen.lines = lines;
 }
@@ -316,9 +321,10 @@ void note_prefetch(Core& core, std::uint64_t at, Prefetch to) {
   core.missing = missing;
   Tap& t = *core.tap;
   const SeenPage page = is_mapped ? t.pages[static_cast<unsigned>(rights_of(core))][tlb_place(at)] : SeenPage{};
-  add(t).access = {.flags = static_cast<std::uint8_t>(static_cast<unsigned>(to) << Seen::prefetch_at),
+  const unsigned flags = static_cast<unsigned>(to) << Seen::prefetch_at | global_flag(page);
+  add(t).access = {.flags = static_cast<std::uint8_t>(flags),
                    .bytes = 1,
-                   .page_bytes = static_cast<std::uint32_t>(page.page_bytes),
+                   .page_bytes = page.page_bytes,
                    .linear = at,
                    .physical = page.physical + at % page_size,
                    .now = t.now};
@@ -375,9 +381,10 @@ std::byte* find_tapped(Core* c, std::uint64_t at, PagingAccess access, unsigned 
       is_tagged(tag, at, 1) ? host_address(at, tlb.add[place]) : find_in_tables(c, rights, at, access);
   if (host == nullptr || bytes == 0 || !c->tap->running) return host;
   const SeenPage& page = c->tap->pages[static_cast<unsigned>(rights)][place];
-  note_access(*c->tap, {.flags = static_cast<std::uint8_t>(access == PagingAccess::write ? Seen::store : 0),
+  const unsigned flags = (access == PagingAccess::write ? unsigned{Seen::store} : 0U) | global_flag(page);
+  note_access(*c->tap, {.flags = static_cast<std::uint8_t>(flags),
                         .bytes = static_cast<std::uint16_t>(bytes),
-                        .page_bytes = static_cast<std::uint32_t>(page.page_bytes),
+                        .page_bytes = page.page_bytes,
                         .linear = at,
                         .physical = page.physical + at % page_size,
                         .now = c->tap->now});

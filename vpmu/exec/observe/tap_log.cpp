@@ -16,7 +16,7 @@ void note_logged(Core& core, const Block& block, std::span<const std::uint64_t> 
     Seen::Access access = access_of(t, rights, addresses.front(), a.bytes, t.at_entry + a.instruction);
     addresses = addresses.subspan(1);
     if (a.both) t.seen[t.count++].access = access;
-    access.flags = a.flags;
+    access.flags |= a.flags;
     t.seen[t.count++].access = access;
   }
 }

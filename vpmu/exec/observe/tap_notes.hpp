@@ -23,12 +23,14 @@ inline std::size_t index_of(const Op* op, const Core* c) {
   return static_cast<std::size_t>(op - c->block->ops().data());
 }
 inline std::size_t rights_in(const Tlb* tlb, const Core& c) { return static_cast<std::size_t>(tlb - c.tlbs.data()); }
+inline std::uint8_t global_flag(const SeenPage& page) { return page.global ? Seen::global : 0; }
 /// An access to one page, which the TLB `rights` knows.
 inline Seen::Access access_of(const Tap& t, std::size_t rights, std::uint64_t at, std::uint64_t bytes,
                               std::uint64_t now) {
   const SeenPage& page = t.pages[rights][tlb_place(at)];
-  return {.bytes = static_cast<std::uint16_t>(bytes),
-          .page_bytes = static_cast<std::uint32_t>(page.page_bytes),
+  return {.flags = global_flag(page),
+          .bytes = static_cast<std::uint16_t>(bytes),
+          .page_bytes = page.page_bytes,
           .linear = at,
           .physical = page.physical + at % page_size,
           .now = now};

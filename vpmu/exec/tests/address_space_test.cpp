@@ -115,10 +115,10 @@ TEST_P(AddressSpaces, WpDecidesAboutWritesAtOnce) {
     state_.paging.cr0 &= ~wp;
     EXPECT_EQ(run(3 * rounds), 0U);
     state_.paging.cr0 ^= ts;
-    EXPECT_FALSE(engine_.would_flush(state_));
+    EXPECT_FALSE(engine_.flush_before(state_).has_value());
     EXPECT_EQ(run(3 * rounds), 0U);
     state_.paging.cr0 |= wp;
-    EXPECT_FALSE(engine_.would_flush(state_));
+    EXPECT_FALSE(engine_.flush_before(state_).has_value());
     expect_left(Stop::fault, 0x1000);
     EXPECT_TRUE(engine_.missing() && engine_.missing()->write);
   }
@@ -182,10 +182,10 @@ TEST_P(AddressSpaces, ComputedJumpsFindBlocksThatShareAPlace) {
 TEST_P(AddressSpaces, APageThatIsMappedElsewhere) {
   for (unsigned n = 0; n < 4; ++n) {
     link(table, 1, first);
-    engine_.forget_translations();
+    engine_.resume(engine_.state(), TlbFlush{});
     EXPECT_EQ(run(3 * rounds), rounds);
     link(table, 1, second);
-    engine_.forget_translations();
+    engine_.resume(engine_.state(), TlbFlush{});
     EXPECT_EQ(run(3 * rounds), 16 * rounds);
   }
   EXPECT_EQ(engine_.decoded_blocks(), 3U);
@@ -194,7 +194,7 @@ TEST_P(AddressSpaces, APageThatIsMappedElsewhere) {
 TEST_P(AddressSpaces, APageThatIsGone) {
   EXPECT_EQ(run(3 * rounds), rounds);
   unlink(table, 1);
-  engine_.forget_translations();
+  engine_.resume(engine_.state(), TlbFlush{});
   expect_left(Stop::fault, 0x1000);
 }
 
@@ -206,12 +206,12 @@ TEST_P(AddressSpaces, TheSecondPageOfAnInstructionGoesAndComesBack) {
   const std::uint64_t decoded = engine_.decoded_blocks(), compiled = engine_.compiled_blocks();
   for (unsigned n = 0; n < 4; ++n) {
     unlink(table, 2);
-    engine_.forget_translations();
+    engine_.resume(engine_.state(), TlbFlush{});
     expect_left(Stop::unsupported, 0x1FFE);
     expect_left(Stop::unsupported, 0x1FFE);
     link(table, 2, n % 2 == 0 ? third : other_frame);
     if (n % 2 != 0) put(other_frame, 0, X86(".byte 1; jmp .-0x2001"));
-    engine_.forget_translations();
+    engine_.resume(engine_.state(), TlbFlush{});
     EXPECT_EQ(run(3 * rounds), rounds);
   }
   EXPECT_EQ(engine_.decoded_blocks(), decoded) << "the same bytes are the same block";
@@ -269,13 +269,13 @@ TEST_P(AddressSpaces, ABlockInTwoPagesIsReplacedAndTakesItsPlaceAgain) {
     EXPECT_EQ(run(3 * rounds), rounds);
     EXPECT_EQ(run(3 * rounds), rounds);
     link(table, 2, other_frame);
-    engine_.forget_translations();
+    engine_.resume(engine_.state(), TlbFlush{});
     EXPECT_EQ(run(3 * rounds), 3 * rounds);
     unlink(table, 2);
-    engine_.forget_translations();
+    engine_.resume(engine_.state(), TlbFlush{});
     expect_left(Stop::unsupported, 0x1FFE);
     link(table, 2, third);
-    engine_.forget_translations();
+    engine_.resume(engine_.state(), TlbFlush{});
   }
 }
 
@@ -287,11 +287,11 @@ TEST_P(AddressSpaces, CodeThatIsAnotherBehindItsBack) {
   EXPECT_EQ(run(1 + 3 * rounds), rounds);
   const std::uint64_t decoded = engine_.decoded_blocks();
   put(first, 0x12, {2});
-  engine_.forget_translations();
+  engine_.resume(engine_.state(), TlbFlush{});
   EXPECT_EQ(run(1 + 3 * rounds), 2 * rounds);
   EXPECT_EQ(engine_.decoded_blocks(), decoded + 1) << "the other one is as it was";
   put(first, 0x12, {1});
-  engine_.forget_translations();
+  engine_.resume(engine_.state(), TlbFlush{});
   EXPECT_EQ(run(1 + 3 * rounds), rounds);
 }
 
@@ -317,7 +317,7 @@ TEST_P(AddressSpaces, AnInstructionInTwoPages) {
   engine_.written(GuestPhysical{at(third)});
   EXPECT_EQ(run(4 * rounds), 3 * rounds);
   put(third, 0, {4});
-  engine_.forget_translations();
+  engine_.resume(engine_.state(), TlbFlush{});
   EXPECT_EQ(run(4 * rounds), 4 * rounds);
   put(second, page_size - 3, X86("nop; .byte 0x83, 0xE8"));  // sub $..., %eax
   be_in(levels);
@@ -331,6 +331,34 @@ TEST_P(AddressSpaces, CodeThatTheGuestItselfChanges) {
   put(first, 0, X86("add $1, %eax; jmp .+13"));        // to 0x1010
   put(first, 0x10, X86("incb 0x1002; jmp .-0x1017"));  // to 0
   EXPECT_EQ(run(5 * 4), 1U + 2 + 3 + 4);
+}
+
+/// Counts accesses and fetches by whether their page is global.
+class GlobalPages final : public Observer {
+ public:
+  void fetched(const SeenCode& code) override { ++fetches.at(code.global ? 1 : 0); }
+  void accessed(const SeenAccess& access, std::uint64_t) override { ++accesses.at(access.global ? 1 : 0); }
+  void retired(bool, bool) override {}
+  void branched(const SeenBranch&) override {}
+  void abandoned() override {}
+  void flushed_line(const SeenFlush&) override {}
+  void flushed(const TlbFlush&) override {}
+  std::array<std::uint64_t, 2> fetches{}, accesses{};
+};
+
+// SDM 3A 4.10.2.4.
+TEST_P(AddressSpaces, TellWhichPagesAreGlobal) {
+  constexpr std::uint64_t global = 1 << 8;
+  link_page(ram_, table, 1, first, writable | global);
+  link_page(ram_, table, 2, third, writable | global);
+  link(table, 3, other_frame);
+  put(first, 0, X86("add %eax, 0x2000; incl 0x2ffe; mov 0x3000, %ebx; jmp .-0x1015"));  // to 0
+  state_.paging.cr4 |= x86::cr4::PGE::mask;
+  GlobalPages seen;
+  engine_.observe(&seen);
+  run(5 * rounds);
+  EXPECT_EQ(seen.fetches, (std::array{rounds, rounds}));
+  EXPECT_EQ(seen.accesses, (std::array{3 * rounds, 4 * rounds})) << "of the one in two pages both halves";
 }
 
 }  // namespace

@@ -81,7 +81,7 @@ class Trace final : public Observer {
   explicit Trace(std::uint64_t base) : base_{base} {}
   void fetched(const SeenCode& c) override { add({code, c.linear, c.physical - base_, c.page_bytes}); }
   void accessed(const SeenAccess& a, std::uint64_t now) override {
-    const std::uint64_t flags = (a.store ? 1U : 0U) | (a.second_half ? 2U : 0U);
+    const std::uint64_t flags = (a.store ? 1U : 0U) | (a.second_half ? 2U : 0U) | (a.global ? 4U : 0U);
     add({access, a.linear, a.physical - base_, a.page_bytes, a.bytes, flags, now});
   }
   void retired(bool load, bool store) override { add({retirement, load, store}); }
@@ -90,7 +90,9 @@ class Trace final : public Observer {
   }
   void abandoned() override { add({gave_up}); }
   void flushed_line(const SeenFlush& f) override { add({flush_of_line, f.linear, f.physical - base_, f.now}); }
-  void flushed() override { add({flush}); }
+  void flushed(const TlbFlush& lost) override {
+    add({flush, static_cast<std::uint64_t>(lost.of), lost.pcid, lost.linear});
+  }
 
   std::vector<Event> events;
   std::array<std::uint64_t, flush + 1> seen{};

@@ -34,7 +34,7 @@ class Watcher final : public Observer {
   void branched(const SeenBranch&) override {}
   void abandoned() override {}
   void flushed_line(const SeenFlush&) override {}
-  void flushed() override {}
+  void flushed(const TlbFlush&) override {}
   std::uint64_t accesses{};
 };
 

@@ -345,13 +345,24 @@ TEST_F(Observed, ChangesNothing) {
   EXPECT_EQ(ends[0], ends[2]);
 }
 
+// SDM 3A 4.10.4.1. An instruction knows more than the state that it leaves.
 TEST_F(Observed, HearsOfNewTables) {
   begin(X86("nop; ud2"));
   engine_.run(1);
   EXPECT_TRUE(notes_.log.empty());
-  state_.paging.cr3 = 0x1000;
+  state_.paging.cr3 = 0x1005;
   engine_.load(state_);
-  EXPECT_EQ(notes_.log, Log{"flushed"});
+  EXPECT_EQ(std::exchange(notes_.log, {}), Log{"flushed address space 0"});
+  state_.paging.cr4 |= x86::cr4::PCIDE::mask;
+  engine_.load(state_);
+  EXPECT_EQ(std::exchange(notes_.log, {}), Log{"flushed everything 5"});
+  state_.paging.cr3 = 0x1006;
+  engine_.resume(state_, TlbFlush{.of = TlbFlush::Of::nothing, .pcid = 6});
+  EXPECT_EQ(std::exchange(notes_.log, {}), Log{"flushed nothing 6"});
+  engine_.resume(state_, TlbFlush{.of = TlbFlush::Of::page, .pcid = 6, .linear = 0x2000});
+  EXPECT_EQ(std::exchange(notes_.log, {}), Log{"flushed page 6"});
+  engine_.resume(state_);
+  EXPECT_TRUE(notes_.log.empty());
 }
 
 // Vector registers decide which bytes these instructions access: masked elements are not accessed, and a gather's
@@ -376,8 +387,8 @@ TEST_F(Observed, MaskedMovesAndGathersTouchWhatIsNotMasked) {
   engine.observe(&notes_);
   engine.load(state_);
   EXPECT_EQ(engine.run(100), Stop::unsupported);
-  EXPECT_EQ(notes_.log, (Log{"flushed", "L8@4", "retired load", "S8@4", "retired store", "retired load", "L4@28",
-                             "L4@800", "retired load", "L8@0", "retired load"}));
+  EXPECT_EQ(notes_.log, (Log{"flushed everything 0", "L8@4", "retired load", "S8@4", "retired store", "retired load",
+                             "L4@28", "L4@800", "retired load", "L8@0", "retired load"}));
 }
 
 }  // namespace

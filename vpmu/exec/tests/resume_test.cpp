@@ -191,7 +191,7 @@ TEST_P(EngineResumes, WithThePageWhereALoopLeadsAfterAnInvlpg) {
   EXPECT_EQ(engine_.run(30), Stop::budget);
   EXPECT_EQ(engine_.state().gpr[rax], 1U);
   link(table, 2, user_code, 0);
-  engine_.forget_translations();
+  engine_.resume(engine_.state(), TlbFlush{});
   EXPECT_EQ(resume(0, 0), Stop::budget);
   EXPECT_EQ(engine_.state().gpr[rax], 2U);
   EXPECT_EQ(engine_.passed().instructions, 130U);
@@ -233,7 +233,7 @@ TEST_P(EngineResumes, WithPagesThatItsTlbHasNoRoomFor) {
   EXPECT_EQ(std::to_integer<unsigned>(ram_.bytes()[data * page_size + 8]), 0x41U);
   EXPECT_EQ(std::to_integer<unsigned>(ram_.bytes()[user_code * page_size + 8]), 0x42U);
   link(table, 2, user_code, 0);
-  engine_.forget_translations();
+  engine_.resume(engine_.state(), TlbFlush{});
   EXPECT_EQ(resume(0, 0), Stop::budget);
   EXPECT_GT(ram_.words_read, before);
   EXPECT_EQ(engine_.state().gpr[rax], 0x42U);

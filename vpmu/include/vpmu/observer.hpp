@@ -20,6 +20,7 @@ struct SeenCode {
   std::uint64_t linear{};
   std::uint64_t physical{};
   std::uint64_t page_bytes{};  ///< Of the page that it is in.
+  bool global{};               ///< The page is global.
 };
 
 /// A data access that lies in one page. An access that crosses pages is two of these.
@@ -32,6 +33,22 @@ struct SeenAccess {
   bool second_half{};  ///< Continues the access before it, in the next page.
   Prefetch prefetch{};
   bool is_mapped{true};  ///< A prefetch from where no RAM is, or none that the code may read, reaches no cache.
+  bool global{};         ///< In a global page.
+};
+
+/// What the TLBs lose. SDM 3A 4.10.4.1.
+struct TlbFlush {
+  /// Which translations.
+  enum class Of : std::uint8_t {
+    everything,     ///< A change of CR0, CR4 or IA32_EFER.
+    address_space,  ///< Those of `pcid`, but for global pages: it is in use from here on.
+    nothing,        ///< `pcid` is in use from here on, and they are kept.
+    page,           ///< That of the page at `linear`, under the PCID in use or global.
+  };
+  Of of{};
+  std::uint16_t pcid{};  ///< 0 if CR4.PCIDE is clear.
+  std::uint64_t linear{};
+  friend constexpr bool operator==(const TlbFlush&, const TlbFlush&) = default;
 };
 
 /// A line that was flushed from all caches. SDM 2A CLFLUSH.
@@ -65,6 +82,7 @@ union Seen {
     retires = 4,          ///< The access is the last one of its instruction, which retires.
     op_loads = 8,         ///< If it retires: it loads by its kind.
     op_stores = 16,       ///< It stores by its kind.
+    global = 32,          ///< SeenAccess::global.
     prefetch_to_l1 = 64,  ///< Of these two bits: a Prefetch.
     prefetch_to_l2 = 128,
   };
@@ -84,6 +102,7 @@ union Seen {
   /// SeenCode.
   struct Code {
     Kind kind{Kind::code};
+    bool global{};
     std::uint32_t page_bytes{};
     std::uint64_t linear{};
     std::uint64_t physical{};
@@ -154,7 +173,10 @@ void tell(std::span<const Seen> all, To& to) {
     switch (s.kind()) {
       case Seen::Kind::block: to.begun(*s.begun.block, s.begun.now); break;
       case Seen::Kind::code:
-        to.fetched({.linear = s.code.linear, .physical = s.code.physical, .page_bytes = s.code.page_bytes});
+        to.fetched({.linear = s.code.linear,
+                    .physical = s.code.physical,
+                    .page_bytes = s.code.page_bytes,
+                    .global = s.code.global});
         break;
       case Seen::Kind::access:
         to.accessed({.linear = s.access.linear,
@@ -164,7 +186,8 @@ void tell(std::span<const Seen> all, To& to) {
                      .store = s.access.is(Seen::store),
                      .second_half = s.access.is(Seen::second_half),
                      .prefetch = s.access.prefetch(),
-                     .is_mapped = s.access.page_bytes != 0},
+                     .is_mapped = s.access.page_bytes != 0,
+                     .global = s.access.is(Seen::global)},
                     s.access.now);
         if (s.access.is(Seen::retires)) to.retired(s.access.is(Seen::op_loads), s.access.is(Seen::op_stores));
         break;
@@ -188,7 +211,8 @@ void tell(std::span<const Seen> all, To& to) {
 /// A page as it is mapped.
 struct SeenPage {
   std::uint64_t physical{};
-  std::uint64_t page_bytes{};
+  std::uint32_t page_bytes{};  ///< At most 1 GiB.
+  bool global{};               ///< SDM 3A 4.10.2.4.
   bool operator==(const SeenPage&) const = default;
 };
 /// Places of the software TLB: each has the last used of the linear pages that map to it.
@@ -242,7 +266,8 @@ struct SeenBlocks {
             .physical = physical(at),
             .page_bytes = pages[tlb_place(at)].page_bytes,
             .bytes = a.bytes,
-            .store = a.is(Seen::store)};
+            .store = a.is(Seen::store),
+            .global = pages[tlb_place(at)].global};
   }
   /// The branch before the block, completed: it went to the block.
   [[nodiscard]] SeenBranch branch_to(const SeenBlock& block) const {
@@ -311,8 +336,8 @@ class Observer {
   virtual void abandoned() = 0;
   /// CLFLUSH or CLFLUSHOPT retired. It is neither a load nor a store.
   virtual void flushed_line(const SeenFlush& flush) = 0;
-  /// Control registers changed: translations are gone.
-  virtual void flushed() = 0;
+  /// Control registers changed, or an instruction such as INVLPG ran.
+  virtual void flushed(const TlbFlush& flush) = 0;
   /// From here on a linear address may be mapped elsewhere.
   virtual void remapped() {}
 };

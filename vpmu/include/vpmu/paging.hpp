@@ -44,6 +44,7 @@ class PhysicalWords {
 struct Mapped {
   GuestPhysical address;       ///< Of the byte asked for. It may lie outside RAM: the walk does not check that.
   std::uint64_t page_bytes{};  ///< 4 KiB, 2 MiB, 4 MiB or 1 GiB. Without paging 4 KiB.
+  bool global{};               ///< A global page, with CR4.PGE. SDM 3A 4.10.2.4.
   friend constexpr bool operator==(const Mapped&, const Mapped&) = default;
 };
 

@@ -52,6 +52,13 @@ using PG = Bits<31>;
 inline constexpr std::uint64_t after_reset = CD::mask | NW::mask | ET::mask;
 }  // namespace cr0
 
+/// CR3 with CR4.PCIDE, in a value that is loaded. SDM 3A 4.5, 4.10.4.1.
+namespace cr3 {
+using PCID = Bits<11, 0>;
+/// The translations of this PCID are kept. It is not stored.
+using KEEPS = Bits<63>;
+}  // namespace cr3
+
 /// CR4. SDM 3A 2.5.
 namespace cr4 {
 using VME = Bits<0>;
@@ -75,6 +82,11 @@ using OSXSAVE = Bits<18>;
 using SMEP = Bits<20>;
 using SMAP = Bits<21>;
 }  // namespace cr4
+
+/// The PCID in use. SDM 3A 4.10.1.
+constexpr std::uint16_t pcid_of(std::uint64_t cr3, std::uint64_t cr4) {
+  return cr4::PCIDE::test(cr4) ? static_cast<std::uint16_t>(cr3::PCID::get(cr3)) : std::uint16_t{0};
+}
 
 /// IA32_EFER. SDM 3A 2.2.1.
 namespace efer {

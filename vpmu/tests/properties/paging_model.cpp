@@ -96,7 +96,9 @@ class Model {
       const u64 leaf = seen_.entry_addresses.back();
       if (is_write_) memory_.poke(leaf, memory_.peek(leaf, entry_bytes) | 0x40, entry_bytes);
     }
-    return Mapped{GuestPhysical{frame + at_ % page_bytes}, page_bytes};
+    // SDM 3A 4.10.2.4.
+    const bool global = has_bit(memory_.peek(seen_.entry_addresses.back(), entry_bytes), 8) && has_bit(s_.cr4, 7);
+    return Mapped{GuestPhysical{frame + at_ % page_bytes}, page_bytes, global};
   }
 
   /// Any bit of [51:width], and XD while NXE is off.

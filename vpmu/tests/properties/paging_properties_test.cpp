@@ -109,7 +109,8 @@ std::string outcome_name(const Walk& walk) {
 std::string describe(const Walk& walk) {
   std::ostringstream text;
   text << std::hex << outcome_name(walk);
-  if (const auto* m = std::get_if<Mapped>(&walk)) text << " " << m->address.value() << " page " << m->page_bytes;
+  if (const auto* m = std::get_if<Mapped>(&walk))
+    text << " " << m->address.value() << " page " << m->page_bytes << (m->global ? " global" : "");
   if (const auto* f = std::get_if<PageFault>(&walk)) text << " at " << f->address.value() << " code " << f->error_code;
   if (const auto* b = std::get_if<BadTable>(&walk)) text << " " << b->entry.value();
   return text.str();
@@ -157,7 +158,7 @@ RC_GTEST_PROP(PagingWalk, FindsTheSamePageForEveryByteOfIt, ()) {
   const std::uint64_t offset = *rc::gen::inRange<std::uint64_t>(0, found->page_bytes);
   const Walk other = walk((scene.at & ~(found->page_bytes - 1)) | offset);
   const std::uint64_t expected = (found->address.value() & ~(found->page_bytes - 1)) | offset;
-  RC_ASSERT(describe(other) == describe(Mapped{GuestPhysical{expected}, found->page_bytes}));
+  RC_ASSERT(describe(other) == describe(Mapped{GuestPhysical{expected}, found->page_bytes, found->global}));
 }
 
 }  // namespace

@@ -156,7 +156,7 @@ TEST(HardwarePrefetch, APageWalkLoadsItsEntries) {
   EXPECT_EQ(walk(8, 2), latency.stlb_hit + latency.dram) << "the next line of it";
   EXPECT_EQ(walk(512, 3), latency.stlb_hit + latency.l1 + latency.dram) << "the next directory entry, and its table";
   EXPECT_EQ(walk(1024, 4, PageSize::large), latency.stlb_hit + latency.l1);
-  timed.core().flush_tlbs();
+  timed.core().flush_tlbs({});
   EXPECT_EQ(timed.load(0).latency, latency.l1 + latency.stlb_hit + 3 * latency.l1) << "the tables are in the L1";
 }
 

@@ -265,7 +265,7 @@ TEST(Hierarchy, KnowsWhatChangesNothing) {
             none);
   EXPECT_EQ(after([](Hierarchy& h) { h.flush_line(0, 0); }), none);
   EXPECT_EQ(after([](Hierarchy& h) { h.flush_caches(); }), none);
-  EXPECT_EQ(after([](Hierarchy& h) { h.flush_tlbs(); }), none);
+  EXPECT_EQ(after([](Hierarchy& h) { h.flush_tlbs({}); }), none);
   EXPECT_EQ(after([](Hierarchy& h) { h.remapped(); }), none);
 }
 
@@ -309,10 +309,56 @@ TEST(Hierarchy, FlushedTlbsWalkAndCachesStay) {
   Hierarchy h{skylake()};
   h.load(at(0));
   h.advance(1000);
-  h.flush_tlbs();
+  h.flush_tlbs({});
   const DataResult result = h.load(at(0));
   EXPECT_EQ(result.tlb, TlbResult::walk);
   EXPECT_EQ(result.level, HitLevel::l1);
+}
+
+// SDM 3A 4.10.2.4, 4.10.4.1: which translations MOV to CR3 and INVLPG leave, with PCIDs or without, on one thread or
+// two.
+TEST(Hierarchy, FlushesTheTranslationsThatTheManualNames) {
+  using enum TlbFlush::Of;
+  constexpr std::uint64_t own = 0, other = 16 * page_size, global = 32 * page_size;
+  for (const Profile& p : all_profiles())
+    for (const unsigned threads : {1U, 2U}) {
+      Hierarchy h{p, threads};
+      const auto data_walks = [&](std::uint64_t address) {
+        return h.load({.linear = address, .physical = address, .bytes = 8, .global = address == global}).tlb ==
+               TlbResult::walk;
+      };
+      const auto code_walks = [&](std::uint64_t address) {
+        return h.fetch(address + (1 << 20), address, PageSize::small, address == global).tlb == TlbResult::walk;
+      };
+      const auto walks = [&](std::uint64_t address) {
+        const bool data = data_walks(address);
+        EXPECT_EQ(code_walks(address), data) << p.name << ' ' << address;
+        return data;
+      };
+      const auto all_walk = [&] { return std::array{walks(own), walks(other), walks(global)}; };
+      constexpr std::array none{false, false, false}, all{true, true, true}, all_but_global{true, true, false};
+      SCOPED_TRACE(testing::Message() << p.name << ", threads " << threads);
+      EXPECT_EQ(all_walk(), all);
+      EXPECT_EQ(all_walk(), none);
+      h.flush_tlbs({.of = address_space});  // without PCIDs
+      EXPECT_EQ(all_walk(), all_but_global);
+      h.flush_tlbs({.of = address_space, .pcid = 7});
+      EXPECT_EQ(all_walk(), all_but_global);
+      h.flush_tlbs({.of = nothing});
+      EXPECT_EQ(all_walk(), none) << "PCID 0 has kept its own";
+      h.flush_tlbs({.of = nothing, .pcid = 7});
+      EXPECT_EQ(all_walk(), none);
+      h.flush_tlbs({.of = address_space});
+      h.flush_tlbs({.of = nothing, .pcid = 7});
+      EXPECT_EQ(all_walk(), none) << "the other was flushed";
+      for (const std::uint64_t address : {own, global}) {
+        h.flush_tlbs({.of = page, .pcid = 7, .linear = address + 8});
+        h.flush_tlbs({.of = page, .pcid = 7, .linear = address + (1 << 20)});
+        EXPECT_EQ(all_walk(), (std::array{address == own, false, address == global}));
+      }
+      h.flush_tlbs({.of = everything, .pcid = 7});
+      EXPECT_EQ(all_walk(), all);
+    }
 }
 
 // SDM 2A CLFLUSH: no level keeps the line, as data or code, and its fill in flight is dropped; other lines stay.

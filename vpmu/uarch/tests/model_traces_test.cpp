@@ -120,7 +120,9 @@ struct RandomBlocks {
   }
   void remap() {
     for (SeenPage& p : pages_)
-      p = {.physical = below(1 << 12) * page_size, .page_bytes = below(4) != 0 ? page_size : 2ULL << 20U};
+      p = {.physical = below(1 << 12) * page_size,
+           .page_bytes = below(4) != 0 ? static_cast<std::uint32_t>(page_size) : 2U << 20U,
+           .global = below(4) == 0};
   }
   SeenBlocks next(SeenBlocks before) {
     run_.clear();
@@ -188,7 +190,7 @@ TEST(ProcessorModels, CountTheSameByBlocks) {
       EXPECT_EQ(a.branch.at, b.branch.at);
       const auto happens = random() % 32;
       for (ProcessorModel* const model : {&by_blocks, &one_by_one}) {
-        if (happens == 0) model->flushed();
+        if (happens == 0) model->flushed({});
         if (happens == 1) model->flushed_line({.linear = 64, .physical = a.pages[0].physical + 64});
         if (happens == 2) model->caches_flushed();
         if (happens == 3) model->remapped();

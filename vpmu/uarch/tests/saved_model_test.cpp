@@ -59,7 +59,7 @@ class RandomTrace {
       r.branch.kind = b.kind;
       model.branched(b);
     }
-    if (pick(5000) == 0) model.flushed();
+    if (pick(5000) == 0) model.flushed({});
     now_ += 1 + pick(3);
     model.complete(r);
     return r;

@@ -270,7 +270,7 @@ TEST_F(Threads, HaveTranslationsOfTheirOwnInSharedTlbs) {
   EXPECT_EQ(load(1).tlb, TlbResult::walk) << "the other's address space is another";
   EXPECT_EQ(load(0).tlb, TlbResult::hit);
   core.run_thread(1);
-  core.flush_tlbs();
+  core.flush_tlbs({});
   EXPECT_EQ(load(0).tlb, TlbResult::hit) << "the other has loaded its CR3";
   EXPECT_EQ(load(1).tlb, TlbResult::walk);
   const std::uint64_t stride = std::uint64_t{profile.dtlb.small.sets} * 4096;

@@ -59,6 +59,34 @@ TEST(Tlb, CodeFindsWhatDataBroughtIntoTheSecondLevel) {
   EXPECT_EQ(code.look_up(kib4, PageSize::small), TlbResult::hit);
 }
 
+TEST(Tlb, TellsPagesApartByTags) {
+  SecondLevel second{profile().stlb};
+  Tlb tlb{profile().dtlb, second};
+  constexpr std::uint64_t other = 1ULL << 20, global = 1ULL << 21;
+  tlb.tag_pages(0, global);
+  for (const bool is_global : {false, true}) EXPECT_EQ(tlb.look_up(kib4, PageSize::small, is_global), TlbResult::walk);
+  tlb.tag_pages(other, global);
+  EXPECT_EQ(tlb.look_up(kib4, PageSize::small, true), TlbResult::hit);
+  EXPECT_EQ(tlb.look_up(kib4, PageSize::small), TlbResult::walk);
+  tlb.tag_pages(0, global);
+  EXPECT_EQ(tlb.look_up(kib4, PageSize::small), TlbResult::hit);
+}
+
+TEST(Tlb, ForgetsWhatHasAnAddress) {
+  SecondLevel second{profile().stlb};
+  Tlb tlb{profile().dtlb, second};
+  tlb.tag_pages(0, 1ULL << 20);
+  for (const bool global : {false, true})
+    for (const auto& [size, bytes] :
+         {std::pair{PageSize::small, kib4}, std::pair{PageSize::large, mib2}, std::pair{PageSize::huge, gib}}) {
+      EXPECT_EQ(tlb.look_up(3 * gib, size, global), TlbResult::walk);
+      EXPECT_EQ(tlb.look_up(4 * gib + bytes, size, global), TlbResult::walk);
+      tlb.forget(3 * gib + bytes - 1);
+      EXPECT_EQ(tlb.look_up(3 * gib, size, global), TlbResult::walk) << bytes;
+      EXPECT_NE(tlb.look_up(4 * gib + bytes, size, global), TlbResult::walk) << "another page";
+    }
+}
+
 TEST(Tlb, SizesOfPages) {
   EXPECT_EQ(page_size_of(kib4), PageSize::small);
   EXPECT_EQ(page_size_of(mib2), PageSize::large);
