@@ -174,6 +174,8 @@ std::optional<SystemInstruction> classify(const Decoded& d) {
                                .gpr = number(d.all_operands[0].reg.value),
                                .bytes = static_cast<std::uint8_t>(d.all_operands[0].size / 8)};
     case ZYDIS_MNEMONIC_INVLPG: return plain(SystemOp::invlpg);
+    case ZYDIS_MNEMONIC_INVPCID:
+      return SystemInstruction{.op = SystemOp::invpcid, .gpr = number(d.all_operands[0].reg.value)};
     case ZYDIS_MNEMONIC_INVD:
     case ZYDIS_MNEMONIC_WBINVD: return plain(SystemOp::wbinvd);
     case ZYDIS_MNEMONIC_IN: return port_access(d, SystemOp::in);

@@ -32,6 +32,7 @@ enum class SystemOp : std::uint8_t {
   lmsw,
   smsw,
   invlpg,
+  invpcid,
   wbinvd,
   in,
   out,
@@ -90,7 +91,8 @@ struct SystemInstruction {
 /// Whether the instruction makes translations stale that those who compare control registers do not notice: a second
 /// MOV to CR4 may undo what the first one has changed. MOV to CR0 in 64-bit code makes none stale. SDM 3A 4.10.4.1.
 inline bool changes_translations(const SystemInstruction& i) {
-  return i.op == SystemOp::invlpg || (i.op == SystemOp::write_control && (i.special == 3 || i.special == 4));
+  return i.op == SystemOp::invlpg || i.op == SystemOp::invpcid ||
+         (i.op == SystemOp::write_control && (i.special == 3 || i.special == 4));
 }
 
 }  // namespace vmm

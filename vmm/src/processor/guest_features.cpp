@@ -17,7 +17,8 @@ using vpmu::exec::CpuFeature;
 constexpr std::uint64_t cr4_always = x86::cr4::TSD::mask | x86::cr4::DE::mask | x86::cr4::PSE::mask |
                                      x86::cr4::PAE::mask | x86::cr4::PGE::mask | x86::cr4::PCE::mask |
                                      x86::cr4::OSFXSR::mask | x86::cr4::OSXMMEXCPT::mask;
-constexpr std::uint32_t leaf_7_smep = 1U << 7U, extended_pdpe1gb = 1U << 26U;
+constexpr std::uint32_t leaf_1_pcid = 1U << 17U, leaf_7_smep = 1U << 7U, leaf_7_invpcid = 1U << 10U,
+                        extended_pdpe1gb = 1U << 26U;
 
 /// Who implements the feature.
 enum class By : std::uint8_t {
@@ -44,7 +45,7 @@ constexpr std::array feature_rows{
     FeatureRow{"ssse3", 1, 0, ecx, 9, host, CpuFeature::ssse3},
     FeatureRow{"fma", 1, 0, ecx, 12, host, CpuFeature::fma},
     FeatureRow{"cx16", 1, 0, ecx, 13, own},
-    FeatureRow{"pcid", 1, 0, ecx, 17, hidden},
+    FeatureRow{"pcid", 1, 0, ecx, 17, own},
     FeatureRow{"sse4_1", 1, 0, ecx, 19, host, CpuFeature::sse41},
     FeatureRow{"sse4_2", 1, 0, ecx, 20, host, CpuFeature::sse42},
     FeatureRow{"x2apic", 1, 0, ecx, 21, own},
@@ -87,7 +88,7 @@ constexpr std::array feature_rows{
     FeatureRow{"smep", 7, 0, ebx, 7, own},
     FeatureRow{"bmi2", 7, 0, ebx, 8, host, CpuFeature::bmi2},
     FeatureRow{"erms", 7, 0, ebx, 9, own},
-    FeatureRow{"invpcid", 7, 0, ebx, 10, hidden},
+    FeatureRow{"invpcid", 7, 0, ebx, 10, own},
     FeatureRow{"zero_fcs_fds", 7, 0, ebx, 13, own},
     FeatureRow{"rdseed", 7, 0, ebx, 18, own, CpuFeature::rdseed},
     FeatureRow{"adx", 7, 0, ebx, 19, host, CpuFeature::adx},
@@ -156,6 +157,8 @@ GuestFeatures::GuestFeatures(const CpuidTable& cpuid) {
   if (has(CpuFeature::fsgsbase)) cr4_ |= x86::cr4::FSGSBASE::mask;
   if (has(CpuFeature::xsave)) cr4_ |= x86::cr4::OSXSAVE::mask;
   if ((cpuid.get(7).ebx & leaf_7_smep) != 0) cr4_ |= x86::cr4::SMEP::mask;
+  if ((cpuid.get(1).ecx & leaf_1_pcid) != 0) cr4_ |= x86::cr4::PCIDE::mask;
+  has_invpcid_ = (cpuid.get(7).ebx & leaf_7_invpcid) != 0;
   if (has(CpuFeature::smap)) cr4_ |= x86::cr4::SMAP::mask;
   xcr0_ = cpuid.get(0xD).eax;
   paging_.physical_width = physical_width(cpuid);

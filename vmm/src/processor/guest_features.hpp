@@ -10,8 +10,7 @@
 namespace vmm {
 
 /// The features that a guest without KVM may have, in the form of KVM_GET_SUPPORTED_CPUID: those that the engine and
-/// SystemUnit implement, and of the others what this host's CPU has. No PCID, and so no INVPCID: without it a kernel
-/// flushes translations by CR3 alone, and the model's TLBs are those of such a CPU.
+/// SystemUnit implement, and of the others what this host's CPU has.
 CpuidTable supported_features();
 
 /// The features in a guest's CPUID. Cheap to ask.
@@ -23,6 +22,7 @@ class GuestFeatures {
   }
   /// The bits of CR4 that may be set.
   [[nodiscard]] std::uint64_t cr4() const { return cr4_; }
+  [[nodiscard]] bool has_invpcid() const { return has_invpcid_; }
   /// The width of physical addresses, and whether pages may have 1 GiB.
   [[nodiscard]] PagingLimits paging() const { return paging_; }
   /// Whether XCR0 may have this value. SDM 1 13.3.
@@ -33,6 +33,7 @@ class GuestFeatures {
  private:
   std::uint64_t has_{};
   std::uint64_t cr4_{};
+  bool has_invpcid_{};
   std::uint64_t xcr0_{};  ///< The components that may be enabled.
   PagingLimits paging_;
 };

@@ -34,7 +34,7 @@ CpuidRegisters SystemUnit::cpuid(std::uint32_t leaf, std::uint32_t subleaf) cons
 // SDM 3A 4.5: in IA-32e mode the bits beyond physical addresses are reserved. 4.10.4.1: with PCIDs, bit 63 keeps
 // translations, and is not stored.
 SystemResult SystemUnit::write_cr3(std::uint64_t value) {
-  if (x86::cr4::PCIDE::test(s_->sregs.cr4)) value &= ~bit(63);
+  if (x86::cr4::PCIDE::test(s_->sregs.cr4)) value &= ~x86::cr3::KEEPS::mask;
   const std::uint64_t beyond = ~vpmu::low_bits(features_->paging().physical_width);
   if (is_long_mode(s_->sregs) && (value & beyond) != 0) return raised_gp;
   if (x86::cr0::PG::test(s_->sregs.cr0) && has_bad_table_pointers(value, s_->sregs.cr4)) return raised_gp;
@@ -58,9 +58,32 @@ bool SystemUnit::has_bad_table_pointers(std::uint64_t cr3, std::uint64_t cr4) {
 SystemResult SystemUnit::write_cr4(std::uint64_t value) {
   constexpr std::uint64_t of_tables = x86::cr4::PAE::mask | bit(4) | bit(7) | bit(20);  // PSE, PGE, SMEP
   if ((value & ~features_->cr4()) != 0 || (!x86::cr4::PAE::test(value) && is_long_mode(s_->sregs))) return raised_gp;
+  // SDM 3A 4.10.1.
+  const bool enables_pcids = x86::cr4::PCIDE::test(value & ~s_->sregs.cr4);
+  if (enables_pcids && (!is_long_mode(s_->sregs) || x86::cr3::PCID::get(s_->sregs.cr3) != 0)) return raised_gp;
   const bool changes_tables = x86::cr0::PG::test(s_->sregs.cr0) && ((value ^ s_->sregs.cr4) & of_tables) != 0;
   if (changes_tables && has_bad_table_pointers(s_->sregs.cr3, value)) return raised_gp;
   s_->sregs.cr4 = value;
+  return Completed{};
+}
+
+// SDM 2A INVPCID. The engine drops all translations after it.
+SystemResult SystemUnit::invalidate_by_pcid(const SystemInstruction& i, std::uint64_t descriptor) {
+  constexpr std::uint64_t of_address = 0, of_pcid = 1, last = 3;
+  if (!features_->has_invpcid()) return raised_ud;
+  if (cpl_of(s_->sregs) != 0) return raised_gp;
+  struct {
+    std::uint64_t pcid, linear;
+  } what{};
+  const std::uint64_t type = gpr(*s_, i) & vpmu::low_bits(is_64_bit_code(s_->sregs) ? 64 : 32);
+  if (type > last) return raised_gp;
+  if (const auto fault =
+          view_->read_current(vpmu::GuestLinear{descriptor}, std::as_writable_bytes(std::span{&what, 1})))
+    return Raised{page_fault(*s_, *fault)};
+  const bool pcids = x86::cr4::PCIDE::test(s_->sregs.cr4);
+  const bool bad_pcid = (type == of_address || type == of_pcid) && what.pcid != 0 && !pcids;
+  if (what.pcid > x86::cr3::PCID::mask || bad_pcid) return raised_gp;
+  if (type == of_address && !vpmu::is_canonical(what.linear, 48)) return raised_gp;
   return Completed{};
 }
 

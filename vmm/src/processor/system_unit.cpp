@@ -26,6 +26,7 @@ SystemResult SystemUnit::execute(const SystemInstruction& i, std::optional<std::
     case SystemOp::write_control: return write_control(i);
     case SystemOp::read_debug: return read_debug(i);
     case SystemOp::write_debug: return write_debug(i);
+    case SystemOp::invpcid: return invalidate_by_pcid(i, operand.value_or(0));
     case SystemOp::invlpg:
     case SystemOp::wbinvd: return Completed{};  // the engine drops all translations after each of these
     case SystemOp::hlt: s_->halted = true; return Completed{};
@@ -138,14 +139,14 @@ SystemResult SystemUnit::write_control(const SystemInstruction& i) {
   }
 }
 
-// SDM 3A 4.1.2, 9.8.5: enabling paging activates IA-32e mode if EFER.LME is set.
+// SDM 3A 4.1.2, 9.8.5: enabling paging activates IA-32e mode if EFER.LME is set. 4.10.1: with CR4.PCIDE it stays on.
 SystemResult SystemUnit::write_cr0(std::uint64_t value) {
   kvm_sregs& s = s_->sregs;
   const bool pages = x86::cr0::PG::test(value);
   const bool was_paging = x86::cr0::PG::test(s.cr0);
   const bool contradicts = (value & (x86::cr0::NW::mask | x86::cr0::CD::mask)) == x86::cr0::NW::mask;
   if (value >> 32 != 0 || (pages && !x86::cr0::PE::test(value)) || contradicts) return raised_gp;
-  if (!pages && was_paging && is_64_bit_code(s)) return raised_gp;
+  if (!pages && was_paging && (is_64_bit_code(s) || x86::cr4::PCIDE::test(s.cr4))) return raised_gp;
   if (pages && !was_paging && x86::efer::LME::test(s.efer)) {
     if (!x86::cr4::PAE::test(s.cr4) || s.cs.l != 0) return raised_gp;
     s.efer |= x86::efer::LMA::mask;

@@ -55,6 +55,7 @@ class SystemUnit {
   SystemResult write_cr0(std::uint64_t value);
   SystemResult write_cr3(std::uint64_t value);
   SystemResult write_cr4(std::uint64_t value);
+  SystemResult invalidate_by_pcid(const SystemInstruction& i, std::uint64_t descriptor);
   [[nodiscard]] bool has_bad_table_pointers(std::uint64_t cr3, std::uint64_t cr4);
   SystemResult read_control(const SystemInstruction& i);
   SystemResult write_debug(const SystemInstruction& i);

