@@ -226,6 +226,8 @@ class Hierarchy {
   /// From here on whoever keeps the time also keeps the fill buffers: no access waits for one here.
   void keep_time_outside() {
     keeps_time_ = false;
+    for (RecencySets* const l1 : {&l1i_, &l1d_}) l1->replace_by_tree();
+    if (profile_.l2_replacement == Replacement::tree) l2_.replace_by_tree();
     l3().adapt(profile_.l3_replacement == Replacement::adaptive);
   }
   /// How long lines take on their way, for who keeps the time.

@@ -21,7 +21,9 @@
 // channels of the time's common memory: DDR3-1333, DDR3-1600, DDR4-2133; servers have more channels, of which one core
 // never fills all.
 //
-// Replacement in the L3: Wong, "Intel Ivy Bridge Cache Replacement Policy" (2013), for clients from Ivy Bridge on.
+// Replacement: Abel and Reineke, "nanoBench" (2020), with uops.info/cache.html: the L1 data cache is tree pseudo-LRU on
+// all, the L2 on all before Skylake. The L3: Wong, "Intel Ivy Bridge Cache Replacement Policy" (2013), for clients from
+// Ivy Bridge on.
 namespace vpmu::uarch {
 namespace {
 
@@ -56,6 +58,7 @@ constexpr Profile nehalem{
     .latency =
         {.l1 = 4, .l2 = 10, .l3 = 38, .dram = 0, .stlb_hit = 7, .walk = 30, .split = 5, .shared = 15, .modified = 31},
     .memory = {.ns = 46, .line_ps = 3000},
+    .l2_replacement = Replacement::tree,
     .l3_replacement = Replacement::lru,
     .mhz = 0,
     .channel = 0,
@@ -133,6 +136,7 @@ constexpr Profile skylake = [] {
   p.branches.path_from_bit = 3;
   p.branches.resteer = 9;
   p.l2 = cache(256 * kib, 4);
+  p.l2_replacement = Replacement::lru;
   p.itlb.small = entries(128, 8);
   p.stlb = {.shared = entries(1536, 12), .holds_large = true, .huge = entries(16, 4)};
   p.latency.l3 = 44;

@@ -57,9 +57,10 @@ struct Memory {
   std::uint16_t line_ps{};  ///< For which a line occupies its channels.
 };
 
-/// Which line an L3 evicts.
+/// Which line a cache evicts.
 enum class Replacement : std::uint8_t {
   lru,       ///< The one that was not used for the longest time.
+  tree,      ///< One that a tree of bits tells, of those that were not used lately: tree pseudo-LRU.
   adaptive,  ///< That, or nearly always the one that came last: whichever missed less in the sets where it is fixed.
 };
 
@@ -75,9 +76,9 @@ struct Profile {
   BranchShapes branches;
   Latencies latency;  ///< `dram` follows from `memory` and `mhz`.
   Memory memory;
-  Replacement l3_replacement{};
-  std::uint32_t mhz{};             ///< Of the core.
-  std::uint16_t channel;           ///< Memory::line_ps in cycles.
+  Replacement l2_replacement{}, l3_replacement{};  ///< With a CoreClock. The L1s have `tree`.
+  std::uint32_t mhz{};                             ///< Of the core.
+  std::uint16_t channel;                           ///< Memory::line_ps in cycles.
   std::uint8_t prefetchers_off{};  ///< That never work, whatever the guest says: reg::misc_feature_control.
 };
 

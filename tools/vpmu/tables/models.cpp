@@ -48,10 +48,12 @@ std::string describe_time(const vpmu::GenerationDesc& pmu) {
   const vpmu::timing::Microarchitecture& core = vpmu::timing::microarchitecture_of(pmu.name);
   const vpmu::uarch::Latencies& l = p->latency;
   const bool is_victim = p->last_level == vpmu::uarch::LastLevel::victim;
-  const bool adapts = p->l3_replacement == vpmu::uarch::Replacement::adaptive;
-  std::string text = fmt::format("    caches (248966 chapter 2, 7-cpu.com): L1D {}; L2 {}; L3 {}, {}, replacement {}\n",
-                                 describe_cache(p->l1d, l.l1), describe_cache(p->l2, l.l2), describe_cache(p->l3, l.l3),
-                                 is_victim ? "a victim cache" : "inclusive", adapts ? "adaptive" : "LRU");
+  constexpr std::array replacements{"LRU", "by a tree", "adaptive"};
+  const auto replacement = [&](vpmu::uarch::Replacement of) { return replacements.at(static_cast<std::size_t>(of)); };
+  std::string text = fmt::format(
+      "    caches (248966 chapter 2, 7-cpu.com): L1D {}; L2 {}, replacement {}; L3 {}, {}, replacement {}\n",
+      describe_cache(p->l1d, l.l1), describe_cache(p->l2, l.l2), replacement(p->l2_replacement),
+      describe_cache(p->l3, l.l3), is_victim ? "a victim cache" : "inclusive", replacement(p->l3_replacement));
   text += fmt::format(
       "    memory (7-cpu.com, Intel; of servers an estimate): {} ns behind the L3, {} cycles in all at {} MHz, a line "
       "in {} ps\n",

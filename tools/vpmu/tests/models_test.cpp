@@ -52,10 +52,10 @@ TEST(ModelsCommand, TellsTheSizesAndTimesOfEach) {
   for (std::size_t at = 0; (at = text.find("\n    memory (", at)) != std::string::npos; ++at) ++told;
   EXPECT_EQ(told, 24U);
   const std::string haswell = text.substr(text.find("\nhaswell "));
-  EXPECT_NE(
-      haswell.find("L1D 32 KiB of 8 ways, 4 cycles; L2 256 KiB of 8 ways, 12 cycles; L3 8 MiB of 16 ways, 34 cycles, "
-                   "inclusive, replacement adaptive"),
-      std::string::npos);
+  EXPECT_NE(haswell.find("L1D 32 KiB of 8 ways, 4 cycles; L2 256 KiB of 8 ways, 12 cycles, replacement by a tree; "
+                         "L3 8 MiB of 16 ways, 34 cycles, "
+                         "inclusive, replacement adaptive"),
+            std::string::npos);
   EXPECT_NE(haswell.find("57 ns behind the L3, 176 cycles in all at 2500 MHz"), std::string::npos);
   EXPECT_NE(haswell.find("reorder buffer 192, scheduler 60, loads 72, stores 42"), std::string::npos);
 }

@@ -12,7 +12,6 @@ namespace {
 
 using vpmu::bit;
 using vpmu::exec::CpuFeature;
-using vpmu::exec::VectorState;
 
 }  // namespace
 

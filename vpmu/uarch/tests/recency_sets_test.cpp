@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <list>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace vpmu::uarch::test {
@@ -64,6 +65,100 @@ TEST(RecencySets, AgreesWithListsOnRandomTraces) {
   EXPECT_GT(hits, 10'000U);
   EXPECT_GT(victims, 10'000U);
   EXPECT_GT(removed, 1000U);
+}
+
+/// A set with a tree, as hardware has it: keys stay in their ways, and a node tells in which half the victim is.
+class NaiveTree {
+ public:
+  explicit NaiveTree(std::uint32_t ways) : keys_(ways, RecencySets::nothing), nodes_(ways) {}
+  bool touch(std::uint64_t key) {
+    const auto at = std::ranges::find(keys_, key);
+    if (at == keys_.end()) return false;
+    use(static_cast<std::size_t>(at - keys_.begin()));
+    return true;
+  }
+  std::uint64_t insert(std::uint64_t key) {
+    std::size_t node = 1;
+    while (node < keys_.size()) node = 2 * node + (nodes_[node] ? 1 : 0);
+    const std::size_t way = node - keys_.size();
+    use(way);
+    return std::exchange(keys_[way], key);
+  }
+
+ private:
+  void use(std::size_t way) {
+    for (std::size_t node = way + keys_.size(); node > 1; node /= 2) nodes_[node / 2] = node % 2 == 0;
+  }
+  std::vector<std::uint64_t> keys_;
+  std::vector<bool> nodes_;
+};
+
+// uops.info/cache.html, PLRU.
+TEST(RecencySets, WithATreeEvictWhatItsNodesTell) {
+  std::mt19937_64 random{1};
+  unsigned hits = 0, victims = 0, other_than_oldest = 0;
+  for (const std::uint32_t ways : {4U, 8U}) {
+    constexpr std::uint32_t count = 4;
+    RecencySets sets{{.sets = count, .ways = ways}};
+    sets.replace_by_tree();
+    std::vector<NaiveTree> trees(count, NaiveTree{ways});
+    NaiveSets oldest{{.sets = count, .ways = ways}};
+    for (unsigned step = 0; step < 20'000; ++step) {
+      // At first all are filled in order: which empty way is taken else, no one knows.
+      const std::uint64_t all = std::uint64_t{count} * ways, key = step < all ? step : random() % (all * 3 / 2);
+      NaiveTree& tree = trees[key % count];
+      const bool hit = tree.touch(key);
+      ASSERT_EQ(sets.touch(key), hit) << step;
+      if (!oldest.touch(key)) oldest.insert(key);
+      hits += hit ? 1 : 0;
+      if (!hit) {
+        const std::uint64_t victim = tree.insert(key);
+        ASSERT_EQ(sets.insert(key), victim) << step;
+        victims += victim != RecencySets::nothing ? 1 : 0;
+        other_than_oldest += victim != RecencySets::nothing && oldest.touch(victim) ? 1 : 0;
+      }
+      ASSERT_TRUE(sets.is_latest(key)) << step;
+    }
+  }
+  EXPECT_GT(hits, 10'000U);
+  EXPECT_GT(victims, 5'000U);
+  EXPECT_GT(other_than_oldest, 500U) << "it is no list of uses";
+}
+
+TEST(RecencySets, WithATreeTakeAnEmptyWayFirst) {
+  RecencySets sets{{.sets = 1, .ways = 8}};
+  sets.replace_by_tree();
+  for (std::uint64_t key = 0; key < 8; ++key) EXPECT_EQ(sets.insert(key), RecencySets::nothing);
+  sets.replace_by_tree();
+  for (std::uint64_t key = 0; key < 8; ++key) {
+    ASSERT_TRUE(sets.remove(key)) << "a second call changes nothing";
+    EXPECT_FALSE(sets.contains(key));
+    EXPECT_EQ(sets.insert(key + 100), RecencySets::nothing) << key;
+  }
+  EXPECT_NE(sets.insert(200), RecencySets::nothing);
+  sets.clear();
+  EXPECT_EQ(sets.insert(1), RecencySets::nothing);
+}
+
+TEST(RecencySets, OtherWaysHaveNoTree) {
+  const auto differ = [](std::uint32_t ways) {
+    std::mt19937_64 random{1};
+    RecencySets sets{{.sets = 1, .ways = ways}}, oldest{{.sets = 1, .ways = ways}};
+    sets.replace_by_tree();
+    bool differ = false;
+    for (unsigned n = 0; n < 1000; ++n) {
+      const std::uint64_t key = random() % (2 * ways);
+      const bool hits = sets.touch(key), hits_oldest = oldest.touch(key);
+      differ |= hits != hits_oldest;
+      if (!hits) sets.insert(key);
+      if (!hits_oldest) oldest.insert(key);
+    }
+    return differ;
+  };
+  EXPECT_TRUE(differ(4));
+  EXPECT_TRUE(differ(8));
+  EXPECT_FALSE(differ(12));
+  EXPECT_FALSE(differ(16));
 }
 
 // Keys of the largest size must be compared as a whole.
