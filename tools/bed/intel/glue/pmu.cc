@@ -322,7 +322,7 @@ void flush_caches() {
 
 void flush_translations() {
   code_line = ~std::uint64_t{0};
-  if (modelling) model->flushed();
+  if (modelling) model->flushed({});  // everything: Bochs does not tell what it keeps
 }
 
 void after_instruction(bxInstruction_c* instruction) {
