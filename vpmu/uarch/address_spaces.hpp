@@ -13,6 +13,7 @@ class AddressSpaces {
  public:
   /// From here on this PCID, which has 12 bits, is in use.
   void use(std::uint16_t pcid) { pcid_ = pcid; }
+  [[nodiscard]] std::uint16_t used() const { return pcid_; }
   /// Flushes a PCID's translations, and maybe others'.
   void flush(std::uint16_t pcid) { ++flushes_[place(pcid)]; }
   /// Flushes all, those of global pages too.

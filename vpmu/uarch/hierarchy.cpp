@@ -152,9 +152,10 @@ void Hierarchy::empty() {
 }
 
 // SDM 3A 4.10.4.1. INVLPG removes a PCID's paging-structure entries whatever the address.
-void Hierarchy::flush_tlbs(const TlbFlush& flush) {
+bool Hierarchy::flush_tlbs(const TlbFlush& flush) {
   using enum TlbFlush::Of;
   AddressSpaces& spaces = spaces_[thread_];
+  if (flush.of == nothing && flush.pcid == spaces.used()) return false;
   if (flush.of == page) {
     for (Tlb* const tlb : {&dtlb_, &itlb_[thread_]}) tlb->forget(flush.linear);
   } else {
@@ -176,6 +177,7 @@ void Hierarchy::flush_tlbs(const TlbFlush& flush) {
   }
   tag_pages();
   remapped();
+  return true;
 }
 
 std::uint16_t Hierarchy::latency_of(HitLevel level) const {

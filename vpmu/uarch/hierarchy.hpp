@@ -245,8 +245,9 @@ class Hierarchy {
   void flush_line(std::uint64_t linear, std::uint64_t physical);
   /// Empties all caches, and with an inclusive L3 those of other cores. SDM 2C WBINVD.
   void flush_caches();
-  /// What happens to the thread's TLBs, and to the paging-structure caches.
-  void flush_tlbs(const TlbFlush& flush);
+  /// What happens to the thread's TLBs, and to the paging-structure caches. False: nothing, because the PCID is in use
+  /// already.
+  bool flush_tlbs(const TlbFlush& flush);
   /// Caches, TLBs, fill buffers and the clock; not the counts. The visitor may write any bytes: the model then gives
   /// some results.
   void visit_state(const StateVisitor& visit);

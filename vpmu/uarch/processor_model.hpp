@@ -116,8 +116,7 @@ class ProcessorModel final : public Observer, private CodeFetcher {
   }
   void flushed(const TlbFlush& flush) override {
     begin_turn();
-    hierarchy_.flush_tlbs(flush);
-    front_.line = ~0ULL;  // the same address may be another line
+    if (hierarchy_.flush_tlbs(flush)) front_.line = ~0ULL;  // the same address may be another line
   }
   void remapped() override { hierarchy_.remapped(); }
   /// What the caches, TLBs and predictors hold, between two instructions; `now` is Engine::observed(). The counts are

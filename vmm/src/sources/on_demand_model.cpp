@@ -9,6 +9,7 @@
 #include "model/own_part.hpp"
 #include "support/assert.hpp"
 #include "support/x86.hpp"
+#include "vcpu/guest_view.hpp"
 
 namespace vmm {
 

@@ -8,6 +8,7 @@
 #include "sources/foreign_msrs.hpp"
 #include "vpmu/generation.hpp"
 #include "vpmu/msr.hpp"
+#include "vpmu/observer.hpp"
 
 namespace vmm {
 

@@ -346,7 +346,8 @@ TEST(Hierarchy, FlushesTheTranslationsThatTheManualNames) {
       EXPECT_EQ(all_walk(), all_but_global);
       h.flush_tlbs({.of = nothing});
       EXPECT_EQ(all_walk(), none) << "PCID 0 has kept its own";
-      h.flush_tlbs({.of = nothing, .pcid = 7});
+      EXPECT_TRUE(h.flush_tlbs({.of = nothing, .pcid = 7}));
+      EXPECT_FALSE(h.flush_tlbs({.of = nothing, .pcid = 7}));
       EXPECT_EQ(all_walk(), none);
       h.flush_tlbs({.of = address_space});
       h.flush_tlbs({.of = nothing, .pcid = 7});

@@ -145,15 +145,15 @@ TEST(RecencySets, OtherWaysHaveNoTree) {
     std::mt19937_64 random{1};
     RecencySets sets{{.sets = 1, .ways = ways}}, oldest{{.sets = 1, .ways = ways}};
     sets.replace_by_tree();
-    bool differ = false;
+    bool seen = false;
     for (unsigned n = 0; n < 1000; ++n) {
       const std::uint64_t key = random() % (2 * ways);
       const bool hits = sets.touch(key), hits_oldest = oldest.touch(key);
-      differ |= hits != hits_oldest;
+      seen |= hits != hits_oldest;
       if (!hits) sets.insert(key);
       if (!hits_oldest) oldest.insert(key);
     }
-    return differ;
+    return seen;
   };
   EXPECT_TRUE(differ(4));
   EXPECT_TRUE(differ(8));
