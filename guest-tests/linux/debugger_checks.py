@@ -9,9 +9,11 @@ def check_debugged(run, _programs, mode, boots=1, most=None):
     """Each stop is where it has to be. `most`: each instruction that is stepped through is in an exact count, and not twice."""
     lines = [tuple(int(word) for word in words) for words in run.named("debugged", mode)]
     require(len(lines) == boots, f"{len(lines)} lines of {mode}, not {boots}: {'; '.join(run.facts['error'])}")
+    # An estimate samples once a millisecond whether the guest is in user mode. A program that is stepped through is so for microseconds: maybe no sample meets it.
+    least = DEBUGGED[mode] if most else 1 if mode == "watch" else 0
     for right, count in lines:
         require(right == DEBUGGED[mode], f"{right} right stops of {DEBUGGED[mode]}")
-        require(count >= (DEBUGGED[mode] if most else 1) and (not most or count < most), f"{count} instructions counted")
+        require(count >= least and (not most or count < most), f"{count} instructions counted")
     return f"{lines[0][0]} stops, {lines[0][1]} instructions counted"
 
 
