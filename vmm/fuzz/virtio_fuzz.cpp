@@ -1,4 +1,5 @@
-// A guest that uses the console on the PCI bus: accesses to ports and device memory, and the contents of its RAM.
+// A guest that uses the console on the PCI bus: accesses to ports and device memory, and the contents of its RAM; and
+// consoles that are restored from its state, changed or not.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -86,6 +87,40 @@ void turn_msix_on(PciDevice& device) {
     if ((device.config_read(at) & 0xFF) == 0x11) device.config_write(at, 0x8000'0000, 0xFFFF'0000);
 }
 
+std::unique_ptr<PciDevice> make_device(Wires& wires) {
+  return std::make_unique<PciDevice>(
+      make_console(), window, wires,
+      PciDevice::Machine{.written =
+                             [](vpmu::GuestPhysical at, std::uint64_t bytes) {
+                               require(memory().bytes_at(at, bytes).size() == bytes, "what is written is RAM");
+                             },
+                         .failed = [](const Error&) { require(false, "a guest alone makes no device fail"); },
+                         .refused = [](const Error& error) { look_at(error); },
+                         .attention = [] {}});
+}
+
+/// A second device takes over the state, of which a byte is changed, and is used.
+void restore_another(PciDevice& device, std::uint16_t at, std::uint8_t changes) {
+  ByteWriter out;
+  require(device.save(out).has_value(), "a console can be saved at any time");
+  Bytes image = out.take();
+  image[at % image.size()] ^= static_cast<std::byte>(changes);
+  Wires wires;
+  const auto other = make_device(wires);
+  ByteReader in{image};
+  if (const auto restored = other->restore(in); !restored) {
+    look_at(restored.error());
+  } else {
+    ++things_done;
+    require(in.good(), "all that was missing is refused");
+    require(other->begin().has_value(), "a thread");
+    other->attend();
+    for (std::uint32_t queue = 0; queue < 6; ++queue)
+      other->memory_write(vpmu::GuestPhysical{window + 0x3000 + queue * 4}, std::as_bytes(std::span{&queue, 1}));
+  }
+  device.go_on();
+}
+
 void act(PciBus& bus, PciDevice& device, Input& input) {
   const auto kind = input.take<std::uint8_t>();
   const auto at = input.take<std::uint16_t>();
@@ -105,6 +140,7 @@ void act(PciBus& bus, PciDevice& device, Input& input) {
       const std::uint16_t queue = at % 8;
       return bus.mmio_write(vpmu::GuestPhysical{window + 0x3000 + queue * 4U}, std::as_bytes(std::span{&queue, 1}));
     }
+    case 6: return restore_another(device, at, static_cast<std::uint8_t>(value));
     default:  // the driver's memory: descriptors and rings
       static_cast<void>(memory().write(vpmu::GuestPhysical{rings_at + at % (6 * ring_bytes)}, data));
   }
@@ -122,15 +158,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Input input{data, std::min(size, max)};
   Wires wires;
   vmm::PciBus bus;
-  auto owned = std::make_unique<PciDevice>(
-      make_console(), window, wires,
-      PciDevice::Machine{.written =
-                             [](vpmu::GuestPhysical at, std::uint64_t bytes) {
-                               require(memory().bytes_at(at, bytes).size() == bytes, "what is written is RAM");
-                             },
-                         .failed = [](const vmm::Error&) { require(false, "a guest alone makes no device fail"); },
-                         .refused = [](const vmm::Error& error) { look_at(error); },
-                         .attention = [] {}});
+  auto owned = make_device(wires);
   PciDevice& device = *owned;
   bus.add(std::move(owned));
   require(device.begin().has_value(), "a thread");

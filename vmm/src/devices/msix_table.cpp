@@ -90,4 +90,23 @@ std::optional<unsigned> MsixTable::take_pending() {
   return std::nullopt;
 }
 
+void MsixTable::save(ByteWriter& out) const {
+  for (unsigned vector = 0; vector < vectors(); ++vector) {
+    out.put(entries_[vector]);
+    out.put(static_cast<std::uint8_t>(pending_[vector] ? 1 : 0));
+  }
+}
+
+void MsixTable::restore(ByteReader& in) {
+  for (unsigned vector = 0; vector < vectors(); ++vector) {
+    const auto saved = in.get<Entry>();
+    const std::uint32_t at = vector * entry_bytes;
+    set_dword(at, saved.address_low);
+    set_dword(at + 4, saved.address_high);
+    set_dword(at + 8, saved.data);
+    set_dword(at + 12, saved.control);
+    pending_[vector] = in.get<std::uint8_t>() != 0;
+  }
+}
+
 }  // namespace vmm

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "devices/device_wires.hpp"
+#include "snapshot/byte_stream.hpp"
 
 namespace vmm {
 
@@ -34,6 +35,9 @@ class MsixTable {
   void set_pending(unsigned vector);
   /// A vector whose pending interrupt can be sent now; clears its pending bit. Empty if there is none.
   [[nodiscard]] std::optional<unsigned> take_pending();
+  /// The table and the pending bits; not the message control, which the capability has.
+  void save(ByteWriter& out) const;
+  void restore(ByteReader& in);
 
  private:
   struct Entry {

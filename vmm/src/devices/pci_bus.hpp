@@ -43,6 +43,8 @@ class PciBus final : public PortDevice, public MmioDevices {
   }
   void mmio_read(vpmu::GuestPhysical at, std::span<std::byte> out) override;
   void mmio_write(vpmu::GuestPhysical at, std::span<const std::byte> in) override;
+  void save(ByteWriter& out) override { out.put(address_.load()); }
+  void restore(ByteReader& in) override { address_ = in.get<std::uint32_t>(); }
 
  private:
   [[nodiscard]] PciFunction* selected(std::uint32_t address) const;

@@ -60,6 +60,12 @@ void PciHeader::write(std::uint8_t offset, std::uint32_t value, std::uint32_t ma
   dword = (dword & ~changes) | (value & changes);
 }
 
+void PciHeader::restore(ByteReader& in) {
+  const auto saved = in.get<std::array<std::uint32_t, 64>>();
+  for (std::size_t i = 0; i < values_.size(); ++i)
+    values_[i] = (values_[i] & ~writable_[i]) | (saved[i] & writable_[i]);
+}
+
 std::optional<vpmu::GuestPhysical> PciHeader::bar_address(unsigned bar) const {
   if (bar_bytes_[bar] == 0 || (values_[offset_command / 4] & command_memory) == 0) return std::nullopt;
   return vpmu::GuestPhysical{values_[offset_bar / 4 + bar] & ~(bar_bytes_[bar] - 1)};

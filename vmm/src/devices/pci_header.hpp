@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 
+#include "snapshot/byte_stream.hpp"
 #include "vpmu/address.hpp"
 
 namespace vmm {
@@ -34,6 +35,10 @@ class PciHeader {
   [[nodiscard]] std::uint32_t read(std::uint8_t offset) const { return values_[offset / 4U]; }
   /// Writes the bytes under `mask`, of these the bits that can be written.
   void write(std::uint8_t offset, std::uint32_t value, std::uint32_t mask);
+
+  void save(ByteWriter& out) const { out.put(values_); }
+  /// Takes over what the guest can have written.
+  void restore(ByteReader& in);
 
   /// The BAR and the offset in it that an address hits while the function decodes memory.
   struct Hit {

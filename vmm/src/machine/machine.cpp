@@ -244,22 +244,21 @@ Result<void> Machine::restore(const MachineImage& image) {
   return restore_devices(image.devices);
 }
 
-/// When the vCPUs have been asked to pause.
+/// When the vCPUs have been asked to pause. What devices still do, they do before a CPU or an interrupt controller is
+/// saved.
 Result<MachineImage> Machine::save() {
   MachineImage image = made_as_;
   for (auto& vcpu : vcpus_) VMM_TRY(vcpu->wait_until_paused());
+  VMM_ASSIGN(const Bytes virtio, save_virtio());
   for (auto& vcpu : vcpus_) {
     VMM_ASSIGN(image.vcpus.emplace_back(), vcpu->save());
   }
   VMM_ASSIGN(image.chips, accelerator_->save_chips());
-  image.devices = save_devices();
+  image.devices = save_devices(virtio);
   return image;
 }
 
 Result<MachineImage> Machine::pause() {
-  if (!virtio_.empty())
-    return usage_error("cannot save a guest with virtio devices: a part of their state is in other processes",
-                       "save a guest that has no such devices");
   if (uncore_ && uncore_->was_written())
     return usage_error("cannot save this guest: it has used the uncore's counters, which a snapshot does not include",
                        "save a guest that runs without --bare-metal");
@@ -270,6 +269,7 @@ Result<MachineImage> Machine::pause() {
 }
 
 void Machine::resume() {
+  for (virtio::PciDevice* const device : virtio_) device->go_on();
   for (auto& vcpu : vcpus_) vcpu->resume();
 }
 

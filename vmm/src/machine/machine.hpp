@@ -100,7 +100,9 @@ class Machine final : public StopRequests {
                          const MachineImage* image);
   Result<MachineImage> save();
   Result<void> restore(const MachineImage& image);
-  Bytes save_devices();
+  Result<Bytes> save_virtio();
+  Result<void> restore_virtio(std::span<const std::byte> image);
+  Bytes save_devices(std::span<const std::byte> virtio);
   Result<void> restore_devices(std::span<const std::byte> image);
   void fail(Error error);
 

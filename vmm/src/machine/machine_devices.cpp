@@ -1,4 +1,6 @@
 // The devices on the port bus, and their saved state.
+#include <fmt/format.h>
+
 #include "devices/chipset.hpp"
 #include "devices/firmware_config.hpp"
 #include "devices/rtc.hpp"
@@ -43,18 +45,43 @@ void Machine::add_devices(const MachineConfig& config) {
   add(std::make_unique<KeyboardController>(*this));
 }
 
-Bytes Machine::save_devices() {
+Bytes Machine::save_devices(std::span<const std::byte> virtio) {
   ByteWriter out;
   for (const auto& device : devices_) device->save(out);
   out.put_run(test_memory_.kept());
+  out.put_run(virtio);
   return out.take();
 }
 
 Result<void> Machine::restore_devices(std::span<const std::byte> image) {
   ByteReader in{image};
   for (const auto& device : devices_) device->restore(in);
-  if (!test_memory_.set_kept(in.get_run()) || !in.done())
+  const bool kept = test_memory_.set_kept(in.get_run());
+  const auto virtio = in.get_run();
+  if (!kept || !in.done())
     return usage_error("the snapshot's state of the devices has another format than this version's", version_advice);
+  return restore_virtio(virtio);
+}
+
+Result<Bytes> Machine::save_virtio() {
+  ByteWriter out;
+  out.put(std::uint64_t{virtio_.size()});
+  if (!virtio_.empty()) pci_.save(out);
+  for (virtio::PciDevice* const device : virtio_) VMM_TRY(device->save(out));
+  return out.take();
+}
+
+Result<void> Machine::restore_virtio(std::span<const std::byte> image) {
+  ByteReader in{image};
+  const auto saved = in.get<std::uint64_t>();
+  if (saved != virtio_.size())
+    return usage_error(fmt::format("the snapshot has {} virtio devices, and this machine {}", saved, virtio_.size()),
+                       "restore it with the devices that it was saved with");
+  if (!virtio_.empty()) pci_.restore(in);
+  for (virtio::PciDevice* const device : virtio_) VMM_TRY(device->restore(in));
+  if (!in.done())
+    return usage_error("the snapshot's state of the virtio devices has another format than this version's",
+                       version_advice);
   return {};
 }
 

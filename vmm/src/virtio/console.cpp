@@ -32,6 +32,16 @@ struct [[gnu::packed]] ConsoleHeader {
 /// A driver's messages consist of a header only.
 constexpr std::size_t max_messages = 256;  // waiting for a driver that takes none
 
+/// A port as it is saved; so are messages for the guest, as ConsoleHeader and text.
+struct SavedPort {
+  std::uint64_t passed_on, received;
+  std::uint64_t written;  ///< Bytes of the output under way.
+  std::uint16_t head;     ///< Of its chain.
+  std::uint16_t has_output, opened, closed_by_us;
+};
+
+std::uint16_t number_of(bool flag) { return flag ? 1 : 0; }
+
 bool is_ready(int fd, short what) {
   pollfd wanted{.fd = fd, .events = what, .revents = 0};
   return ::poll(&wanted, 1, 0) > 0;
@@ -106,6 +116,75 @@ Result<void> Console::start(const DriverSetup& setup) {
   return {};
 }
 
+Result<void> Console::save(ByteWriter& out) {
+  const std::scoped_lock lock{mutex_};
+  stands_still_ = true;
+  for (const auto& queue : queues_) out.put(queue ? queue->progress() : QueueProgress{});
+  for (unsigned port = 0; port < ports_.size(); ++port) {
+    const State& state = ports_[port];
+    out.put(SavedPort{.passed_on = passed_on(port),
+                      .received = state.received,
+                      .written = state.written,
+                      .head = state.output ? state.output->head : std::uint16_t{0},
+                      .has_output = number_of(state.output.has_value()),
+                      .opened = number_of(state.opened),
+                      .closed_by_us = number_of(state.closed_by_us)});
+  }
+  out.put(std::uint64_t{messages_.size()});
+  for (const Message& message : messages_) {
+    out.put(ConsoleHeader{.port = message.port, .event = message.event, .value = message.value});
+    out.put_run(std::as_bytes(std::span{message.text}));
+  }
+  return {};
+}
+
+Result<void> Console::go_on() {
+  {
+    const std::scoped_lock lock{mutex_};
+    stands_still_ = false;
+  }
+  wake();
+  return {};
+}
+
+Result<void> Console::resume(const DriverSetup& setup, ByteReader& in) {
+  const std::scoped_lock lock{mutex_};
+  for (std::size_t i = 0; i < queues_.size(); ++i) {
+    const auto progress = in.get<QueueProgress>();
+    queues_[i].reset();
+    if (!setup.rings[i]) continue;
+    VMM_ASSIGN(queues_[i], Queue::open(*memory_, *setup.rings[i], progress));
+  }
+  for (unsigned port = 0; port < ports_.size(); ++port) VMM_TRY(resume_port(port, in));
+  messages_.clear();
+  const auto count = std::min<std::uint64_t>(in.get<std::uint64_t>(), 2 * max_messages);
+  for (std::uint64_t n = 0; n < count && in.good(); ++n) {
+    const auto header = in.get<ConsoleHeader>();
+    const auto text = in.get_run();
+    messages_.push_back({.port = header.port,
+                         .event = header.event,
+                         .value = header.value,
+                         .text{reinterpret_cast<const char*>(text.data()), text.size()}});
+  }
+  return {};
+}
+
+Result<void> Console::resume_port(unsigned port, ByteReader& in) {
+  const auto saved = in.get<SavedPort>();
+  State& state = ports_[port];
+  passed_on_[port] = saved.passed_on;
+  state.received = saved.received;
+  state.written = saved.written;
+  state.opened = saved.opened != 0;
+  state.closed_by_us = saved.closed_by_us != 0;
+  state.output.reset();
+  const auto& queue = queues_[output_queue(port)];
+  if (saved.has_output != 0 && queue) {
+    VMM_ASSIGN(state.output, walk_chain(*memory_, queue->ring(), saved.head));
+  }
+  return {};
+}
+
 void Console::stop() {
   const std::scoped_lock lock{mutex_};
   for (auto& queue : queues_) queue.reset();
@@ -126,7 +205,7 @@ void Console::attend() { serve(); }
 
 void Console::serve() {
   const std::scoped_lock lock{mutex_};
-  if (!broken_) {
+  if (!broken_ && !stands_still_) {
     if (const auto served = serve_queues(); !served) {
       broken_ = true;
       events_->broken(served.error());

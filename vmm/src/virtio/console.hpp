@@ -59,6 +59,9 @@ class Console final : public Device {
   void read_configuration(std::uint32_t offset, std::span<std::byte> out) override;
   Result<void> begin(DeviceEvents& events) override;
   Result<void> start(const DriverSetup& setup) override;
+  Result<void> save(ByteWriter& out) override;
+  Result<void> go_on() override;
+  Result<void> resume(const DriverSetup& setup, ByteReader& in) override;
   void notify(unsigned queue) override;
   void attend() override;
   void stop() override;
@@ -88,6 +91,7 @@ class Console final : public Device {
   void watch();
   void serve();
   Result<void> serve_queues();
+  Result<void> resume_port(unsigned port, ByteReader& in);
   Result<bool> serve_output(unsigned port);
   Result<bool> serve_input(unsigned port);
   Result<bool> take_messages();
@@ -112,7 +116,7 @@ class Console final : public Device {
   std::vector<State> ports_;
   std::vector<std::optional<Queue>> queues_;  ///< While the device is started.
   std::deque<Message> messages_;              ///< For the guest.
-  bool broken_{};
+  bool broken_{}, stands_still_{};            ///< The latter after save().
 };
 
 }  // namespace vmm::virtio

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kvm/fd.hpp"
+#include "snapshot/byte_stream.hpp"
 #include "support/result.hpp"
 #include "vpmu/address.hpp"
 
@@ -67,6 +68,15 @@ class Device {
   virtual Result<void> begin(DeviceEvents& events) = 0;
   /// The driver is ready. A failure is the back end's or the driver's: the device then needs a reset.
   virtual Result<void> start(const DriverSetup& setup) = 0;
+  /// What is not in the guest's memory, for resume(). While the driver is ready and no vCPU runs. Fails if a part of
+  /// the state is elsewhere, or the device does not come to rest. It then leaves the guest's memory alone until
+  /// go_on().
+  virtual Result<void> save(ByteWriter& out) = 0;
+  /// Ends the rest after save(), if there is one.
+  virtual Result<void> go_on() = 0;
+  /// Instead of start(), and maybe before begin(): the driver was ready when the machine was saved, and the rings go on
+  /// where they were. The state may be harmful.
+  virtual Result<void> resume(const DriverSetup& setup, ByteReader& in) = 0;
   /// The driver has made buffers of `queue` available. After start(); several vCPUs at a time.
   virtual void notify(unsigned queue) = 0;
   /// Answers DeviceEvents::attention(): on a vCPU's thread, between two of its runs. May come after stop().

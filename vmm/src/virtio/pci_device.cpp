@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
+
+#include <fmt/format.h>
 
 #include "support/assert.hpp"
 #include "vpmu/bits.hpp"
@@ -40,6 +43,10 @@ std::uint64_t number(std::span<const std::byte> in) {
   std::uint64_t value = 0;
   std::memcpy(&value, in.data(), std::min(in.size(), sizeof value));
   return value;
+}
+
+Failure unreadable_device() {
+  return usage_error("the snapshot's state of a virtio device makes no sense", snapshot_advice);
 }
 
 std::uint16_t largest(const Device& device, std::size_t queue) { return device.queue_sizes()[queue]; }
@@ -323,6 +330,100 @@ void PciDevice::reset() {
     configuration_vector_ = no_vector;
   }
   rewire();
+}
+
+// The device first: until it rests, it may interrupt.
+Result<void> PciDevice::save(ByteWriter& out) {
+  const std::scoped_lock order{driver_};
+  ByteWriter of_device;
+  if (started_) VMM_TRY(device_->save(of_device));
+  const std::scoped_lock lock{mutex_};
+  out.put(Saved{.driver_features = driver_features_,
+                .device_feature_select = device_feature_select_,
+                .driver_feature_select = driver_feature_select_,
+                .type = static_cast<std::uint16_t>(device_->type()),
+                .queues = static_cast<std::uint16_t>(queues_.size()),
+                .select = select_,
+                .configuration_vector = configuration_vector_,
+                .status = status_,
+                .generation = generation_,
+                .isr = isr_,
+                .started = static_cast<std::uint8_t>(started_ ? 1 : 0),
+                .none = 0});
+  for (const Queue& queue : queues_)
+    out.put(SavedQueue{.descriptors = queue.descriptors,
+                       .driver = queue.driver,
+                       .device = queue.device,
+                       .size = queue.size,
+                       .vector = queue.vector,
+                       .enabled = static_cast<std::uint16_t>(queue.enabled ? 1 : 0),
+                       .none = 0});
+  header_.save(out);
+  msix_.save(out);
+  out.put_run(of_device.take());
+  return {};
+}
+
+void PciDevice::go_on() {
+  const std::scoped_lock order{driver_};
+  if (started_) check(device_->go_on());
+}
+
+/// Whether a driver can have set it so.
+bool PciDevice::is_possible(const Queue& queue, std::size_t number) const {
+  return std::has_single_bit(queue.size) && queue.size <= largest(*device_, number) &&
+         (queue.vector == no_vector || queue.vector < msix_.vectors());
+}
+
+Result<void> PciDevice::restore(ByteReader& in) {
+  const std::scoped_lock order{driver_};
+  const auto saved = in.get<Saved>();
+  const auto type = static_cast<std::uint16_t>(device_->type());
+  if (saved.type != type || saved.queues != queues_.size())
+    return usage_error(fmt::format("the snapshot has a virtio device of type {} with {} queues where this machine has "
+                                   "one of type {} with {}",
+                                   saved.type, saved.queues, type, queues_.size()),
+                       "restore it with the devices that it was saved with");
+  {
+    const std::scoped_lock lock{mutex_};
+    for (std::size_t number = 0; number < queues_.size(); ++number) {
+      const auto queue = in.get<SavedQueue>();
+      queues_[number] = {.size = queue.size,
+                         .vector = queue.vector,
+                         .enabled = queue.enabled != 0,
+                         .descriptors = queue.descriptors,
+                         .driver = queue.driver,
+                         .device = queue.device};
+      if (!is_possible(queues_[number], number)) return unreadable_device();
+    }
+    driver_features_ = saved.driver_features;
+    device_feature_select_ = saved.device_feature_select;
+    driver_feature_select_ = saved.driver_feature_select;
+    select_ = saved.select;
+    configuration_vector_ = saved.configuration_vector;
+    status_ = saved.status;
+    generation_ = saved.generation;
+    isr_ = saved.isr;
+    header_.restore(in);
+    msix_.restore(in);
+    msix_.set_control(static_cast<std::uint16_t>(header_.read(msix_capability_) >> 16U));
+  }
+  const auto of_device = in.get_run();
+  if (!in.good()) return unreadable_device();
+  if (saved.started != 0) {
+    if ((saved.driver_features & ~(device_->features() | f_version_1)) != 0)
+      return usage_error(fmt::format("the snapshot's driver of a virtio device of type {} uses the features {:#x}, and "
+                                     "the device has {:#x}",
+                                     type, saved.driver_features, device_->features()),
+                         "restore it with the daemons that it was saved with");
+    ByteReader device{of_device};
+    VMM_TRY(device_->resume(setup(), device));
+    started_ = true;
+    if (!device.done()) return unreadable_device();
+    attention();  // what has arrived meanwhile comes before the guest runs
+  }
+  rewire();
+  return {};
 }
 
 void PciDevice::notify(std::uint32_t offset) {

@@ -53,6 +53,12 @@ class PciDevice final : public PciFunction, public DeviceEvents {
   void attention() override;
   /// Device::attend(), if the device has asked for it.
   void attend();
+  /// Its state, and the device's, while no vCPU runs. Fails as Device::save() does. go_on() ends the device's rest.
+  Result<void> save(ByteWriter& out);
+  void go_on();
+  /// Takes it over, of a device of the same kind, before the vCPUs run. The state may be harmful; a failure names what
+  /// does not fit.
+  Result<void> restore(ByteReader& in);
   /// Device::cancel().
   void cancel() { device_->cancel(); }
 
@@ -71,7 +77,20 @@ class PciDevice final : public PciFunction, public DeviceEvents {
   };
   static constexpr std::uint16_t no_vector = 0xFFFF;
 
+  /// As it is saved; then each queue. Any bytes are values of these.
+  struct Saved {
+    std::uint64_t driver_features;
+    std::uint32_t device_feature_select, driver_feature_select;
+    std::uint16_t type, queues, select, configuration_vector;
+    std::uint8_t status, generation, isr, started;
+    std::uint32_t none;
+  };
+  struct SavedQueue {
+    std::uint64_t descriptors, driver, device;
+    std::uint16_t size, vector, enabled, none;
+  };
   void add_capabilities();
+  [[nodiscard]] bool is_possible(const Queue& queue, std::size_t number) const;
   [[nodiscard]] std::uint64_t read_common(std::uint32_t offset) const;
   void write_common(std::uint32_t offset, unsigned bytes, std::uint64_t value);
   void write_queue(std::uint32_t offset, unsigned bytes, std::uint64_t value);

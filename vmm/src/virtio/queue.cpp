@@ -56,37 +56,37 @@ Result<Chain> walk_chain(const GuestMemory& memory, const Ring& ring, std::uint1
   return nonsense(fmt::format("has a chain of more than {} descriptors", ring.size));
 }
 
-Result<Queue> Queue::open(const GuestMemory& memory, const Ring& ring) {
+Result<Queue> Queue::open(const GuestMemory& memory, const Ring& ring, QueueProgress progress) {
   VMM_TRY(check_ring(ring, memory));
-  return Queue{memory, ring};
+  return Queue{memory, ring, progress};
 }
 
 std::uint16_t Queue::available_index() const {
-  return memory_->load<std::uint16_t>(ring_.available + ring_index_offset).value_or(taken_);
+  return memory_->load<std::uint16_t>(ring_.available + ring_index_offset).value_or(progress_.taken);
 }
 
-bool Queue::has_more() const { return available_index() != taken_; }
+bool Queue::has_more() const { return available_index() != progress_.taken; }
 
 Result<std::optional<Chain>> Queue::next() {
   const std::uint16_t available = available_index();
-  if (available == taken_) return std::optional<Chain>{};
-  if (static_cast<std::uint16_t>(available - taken_) > ring_.size)
+  if (available == progress_.taken) return std::optional<Chain>{};
+  if (static_cast<std::uint16_t>(available - progress_.taken) > ring_.size)
     return nonsense(fmt::format("has {} buffers available in a ring of {}",
-                                static_cast<std::uint16_t>(available - taken_), ring_.size));
-  const auto head =
-      memory_->load<std::uint16_t>(ring_.available + ring_entries_offset + taken_ % ring_.size * available_entry_bytes);
+                                static_cast<std::uint16_t>(available - progress_.taken), ring_.size));
+  const auto head = memory_->load<std::uint16_t>(ring_.available + ring_entries_offset +
+                                                 progress_.taken % ring_.size * available_entry_bytes);
   VMM_ASSIGN(auto chain, walk_chain(*memory_, ring_, head.value_or(ring_.size)));
-  ++taken_;
+  ++progress_.taken;
   return std::optional{std::move(chain)};
 }
 
 void Queue::give_back(const Chain& chain, std::uint32_t written) {
-  const GuestPhysical entry = ring_.used + ring_entries_offset + given_ % ring_.size * used_entry_bytes;
+  const GuestPhysical entry = ring_.used + ring_entries_offset + progress_.given % ring_.size * used_entry_bytes;
   // open() has checked that they are RAM.
   static_cast<void>(memory_->store<std::uint32_t>(entry, chain.head));
   static_cast<void>(memory_->store<std::uint32_t>(entry + 4, written));
-  ++given_;
-  static_cast<void>(memory_->store<std::uint16_t>(ring_.used + ring_index_offset, given_));
+  ++progress_.given;
+  static_cast<void>(memory_->store<std::uint16_t>(ring_.used + ring_index_offset, progress_.given));
 }
 
 bool Queue::wants_interrupt() const {

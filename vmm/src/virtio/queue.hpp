@@ -22,12 +22,19 @@ struct Chain {
   std::vector<Piece> readable, writable;  ///< For the device to read, and to write.
 };
 
+/// How many chains a device has taken and given back, modulo 2^16.
+struct QueueProgress {
+  std::uint16_t taken{}, given{};
+};
+
 /// The device's side of a split virtqueue. The rings and all their contents come from a guest that may be hostile: each
 /// word is read once and checked. Virtio 1.2 2.7. Not thread-safe.
 class Queue {
  public:
-  /// Fails as check_ring() does. `memory` must outlive it.
-  static Result<Queue> open(const GuestMemory& memory, const Ring& ring);
+  /// Fails as check_ring() does. `memory` must outlive it. `progress`: of one that it continues.
+  static Result<Queue> open(const GuestMemory& memory, const Ring& ring, QueueProgress progress = {});
+  [[nodiscard]] QueueProgress progress() const { return progress_; }
+  [[nodiscard]] const Ring& ring() const { return ring_; }
 
   /// The next chain; empty if there is none. Fails on anything that a driver must not do; the queue is unusable then.
   [[nodiscard]] Result<std::optional<Chain>> next();
@@ -43,12 +50,13 @@ class Queue {
   std::size_t write(const Chain& chain, std::span<const std::byte> in) const;
 
  private:
-  Queue(const GuestMemory& memory, const Ring& ring) : memory_{&memory}, ring_{ring} {}
+  Queue(const GuestMemory& memory, const Ring& ring, QueueProgress progress)
+      : memory_{&memory}, ring_{ring}, progress_{progress} {}
   [[nodiscard]] std::uint16_t available_index() const;
 
   const GuestMemory* memory_;
   Ring ring_;
-  std::uint16_t taken_{}, given_{};
+  QueueProgress progress_;
 };
 
 /// The total size of some pieces.

@@ -106,7 +106,7 @@ Result<void> VhostUser::send_memory() {
 Result<void> VhostUser::start_ring(std::uint32_t index, const Ring& ring, const QueueEvents& events) {
   started_.push_back(index);
   VMM_TRY(set(Request::set_vring_num, RingState{.index = index, .number = ring.size}));
-  VMM_TRY(set(Request::set_vring_base, RingState{.index = index, .number = 0}));
+  VMM_TRY(set(Request::set_vring_base, RingState{.index = index, .number = events.first}));
   VMM_TRY(set(Request::set_vring_addr, RingAddresses{.index = index,
                                                      .flags = 0,
                                                      .descriptors = address_here(ring.descriptors),

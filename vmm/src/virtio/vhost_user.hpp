@@ -16,6 +16,7 @@ class VhostUser {
   /// eventfds of a queue: `kick` notifies the device, `call` the driver.
   struct QueueEvents {
     int kick, call;
+    std::uint16_t first{};  ///< The number of the next buffer.
   };
 
   /// Negotiates features with the back end. `memory` must be GuestBacking::shared and outlive this object. Fails if the

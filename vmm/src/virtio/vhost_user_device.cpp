@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <ctime>
@@ -41,6 +42,9 @@ Result<Fd> make_event() {
   if (!event.valid()) return host_error("eventfd", errno);
   return event;
 }
+
+constexpr unsigned saving_looks = 1000;
+constexpr std::chrono::milliseconds saving_look{1};
 
 bool hung_up(const pollfd& socket) { return (socket.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0; }
 
@@ -129,9 +133,13 @@ void VhostUserDevice::write_configuration(std::uint32_t offset, std::span<const 
     fail(std::move(outcome.error()));
 }
 
-Result<void> VhostUserDevice::start(const DriverSetup& setup) {
+Result<void> VhostUserDevice::start(const DriverSetup& setup) { return run(setup, true); }
+
+/// Gives the rings to the daemon, as they are or as at the beginning.
+Result<void> VhostUserDevice::run(const DriverSetup& setup, bool anew) {
   if (setup.rings.size() != queues_.size())
     return host_error(fmt::format("{} rings for {} queues", setup.rings.size(), queues_.size()));
+  setup_ = setup;
   std::vector<VhostUser::QueueEvents> events;
   for (std::size_t number = 0; number < queues_.size(); ++number) {
     Queue& queue = *queues_[number];
@@ -140,13 +148,52 @@ Result<void> VhostUserDevice::start(const DriverSetup& setup) {
     VMM_TRY(check_ring(*setup.rings[number], *memory_));
     const std::lock_guard lock{queue.mutex};
     queue.ring.emplace(*setup.rings[number], *memory_);
-    queue.ring->clear_used();
-    queue.seen = 0;
+    if (anew) queue.ring->clear_used();
+    events.back().first = queue.seen = queue.ring->used();
   }
   stopping_ = false;
   auto outcome = back_end_.start(setup, events);
   if (!outcome) forget_rings();
   return outcome;
+}
+
+// A daemon answers in order what it was asked for last, and no vCPU asks for more. Of an asynchronous queue it takes a
+// buffer when it needs one.
+Result<void> VhostUserDevice::save(ByteWriter& /*out*/) {
+  for (std::size_t number = 0; number < queues_.size(); ++number) {
+    Queue& queue = *queues_[number];
+    const std::lock_guard lock{queue.mutex};
+    if (!queue.ring) continue;
+    if (type() == DeviceType::file_system && queue.ring->used() != 0)
+      return usage_error(
+          "cannot save a guest that has mounted a shared directory: only the daemon knows its open files",
+          "save it before it mounts one");
+    if (queue.asynchronous) continue;
+    for (unsigned n = 0; n < saving_looks && queue.ring->available() != queue.ring->used(); ++n)
+      std::this_thread::sleep_for(saving_look);
+    if (const auto open = static_cast<std::uint16_t>(queue.ring->available() - queue.ring->used()); open != 0)
+      return Failure{back_end_.channel().failed_peer(
+          fmt::format("it has not answered {} requests of queue {} for a second: the guest cannot be saved", open,
+                      number),
+          "save the guest when it is idle")};
+  }
+  VMM_TRY(back_end_.stop());
+  stands_still_ = true;
+  return {};
+}
+
+Result<void> VhostUserDevice::go_on() {
+  if (!std::exchange(stands_still_, false)) return {};
+  return run_as_they_are(setup_);
+}
+
+Result<void> VhostUserDevice::resume(const DriverSetup& setup, ByteReader& /*in*/) { return run_as_they_are(setup); }
+
+Result<void> VhostUserDevice::run_as_they_are(const DriverSetup& setup) {
+  VMM_TRY(run(setup, false));
+  for (const auto& queue : queues_)
+    if (queue->ring) signal_event(queue->kick);
+  return {};
 }
 
 void VhostUserDevice::forget_rings() {
@@ -159,6 +206,7 @@ void VhostUserDevice::forget_rings() {
 
 void VhostUserDevice::stop() {
   auto outcome = back_end_.stop();
+  stands_still_ = false;
   forget_rings();
   // The daemon may still write into the guest's RAM at any time.
   if (!outcome) fail(std::move(outcome.error()));

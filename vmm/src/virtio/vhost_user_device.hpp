@@ -53,6 +53,10 @@ class VhostUserDevice final : public Device {
   void write_configuration(std::uint32_t offset, std::span<const std::byte> in) override;
   Result<void> begin(DeviceEvents& events) override;
   Result<void> start(const DriverSetup& setup) override;
+  /// Fails if a guest has begun to use a file system, whose open files only the daemon knows.
+  Result<void> save(ByteWriter& out) override;
+  Result<void> go_on() override;
+  Result<void> resume(const DriverSetup& setup, ByteReader& in) override;
   void notify(unsigned number) override;
   void attend() override;
   void stop() override;
@@ -78,6 +82,8 @@ class VhostUserDevice final : public Device {
   VhostUserDevice(VhostUser back_end, const GuestMemory& memory, Options options);
   Result<void> make_events();
   [[nodiscard]] std::optional<Error> wait_for_answers(const Queue& queue, std::uint16_t target) const;
+  Result<void> run(const DriverSetup& setup, bool anew);
+  Result<void> run_as_they_are(const DriverSetup& setup);
   void forget_rings();
   /// Looks for new buffers in the used ring of a queue whose mutex is held.
   Found look(unsigned number, Queue& queue);
@@ -90,7 +96,9 @@ class VhostUserDevice final : public Device {
   Options options_;
   std::uint64_t features_{};
   std::vector<std::unique_ptr<Queue>> queues_;
-  Fd interrupt_;  ///< Readable after cancel().
+  DriverSetup setup_;    ///< Of the last start.
+  bool stands_still_{};  ///< After save().
+  Fd interrupt_;         ///< Readable after cancel().
   std::atomic<bool> interrupted_{false}, stopping_{false}, failed_{false};
   std::atomic<DeviceEvents*> events_{nullptr};
   std::thread watcher_;

@@ -1,8 +1,11 @@
-// A machine with virtio devices: its bus, and what it cannot do.
+// A machine with virtio devices: its bus, and its snapshots.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "devices/pci_bus.hpp"
@@ -27,11 +30,23 @@ const std::vector<std::uint8_t> count_queues =
         "mov $0x3400, %eax; mov $0x604, %dx; out %eax, (%dx); "
         "1: jmp 1b");
 
+/// Enables memory decoding of PCI device 1, and sends a full stop on COM1 as often as it finds four queues there;
+/// powers off if it does not.
+const std::vector<std::uint8_t> keep_counting_queues =
+    X86("mov $0x80000804, %eax; mov $0xcf8, %dx; out %eax, (%dx); "
+        "mov $2, %eax; mov $0xcfc, %dx; out %eax, (%dx); mov $0xe0000000, %ebx; "
+        "2: movzwl 0x12(%rbx), %eax; cmp $4, %ax; jne 1f; "
+        "mov $0x3f8, %dx; mov $'.', %al; out %al, (%dx); jmp 2b; "
+        "1: mov $0x3400, %eax; mov $0x604, %dx; out %eax, (%dx); 3: jmp 3b");
+
 class VirtioMachine : public testing::Test {
  protected:
-  Result<std::unique_ptr<Machine>> make(unsigned consoles, const std::vector<std::uint8_t>& code = count_queues) {
+  void TearDown() override { ::unlink(path.c_str()); }
+  /// `restore`: from `path`, instead of the code.
+  Result<std::unique_ptr<Machine>> make(unsigned consoles, const std::vector<std::uint8_t>& code = count_queues,
+                                        bool restore = false) {
     const CodeFile file{code};
-    Machine::Hooks hooks{.console = [](std::uint8_t) {}, .stop_requested = {}};
+    Machine::Hooks hooks{.console = [this](std::uint8_t) { ++letters; }, .stop_requested = {}};
     if (consoles != 0)
       hooks.make_devices =
           [consoles](const GuestMemory& memory) -> Result<std::vector<std::unique_ptr<virtio::Device>>> {
@@ -44,8 +59,15 @@ class VirtioMachine : public testing::Test {
         }
         return all;
       };
-    return Machine::create({.kernel = file.path(), .memory_bytes = memory_bytes, .accel = Accel::soft},
-                           std::move(hooks), log);
+    MachineConfig config{.kernel = file.path(), .memory_bytes = memory_bytes, .accel = Accel::soft};
+    if (restore) config = {.restore = path, .accel = Accel::soft};
+    return Machine::create(config, std::move(hooks), log);
+  }
+  [[nodiscard]] bool hears_more() const {
+    const unsigned goal = letters + 10;
+    for (unsigned tries = 0; tries < 5000 && letters < goal; ++tries)
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    return letters >= goal;
   }
 
   /// The first dword of a device's configuration space.
@@ -57,6 +79,8 @@ class VirtioMachine : public testing::Test {
     return value;
   }
 
+  std::string path{testing::TempDir() + "virtio_machine_" + std::to_string(::getpid())};
+  std::atomic<unsigned> letters{};
   Log log;
 };
 
@@ -83,13 +107,25 @@ TEST_F(VirtioMachine, RefusesMoreThanTheBusHolds) {
   EXPECT_EQ(refused.error().what, "32 devices, but a PCI bus has room for 31");
 }
 
-TEST_F(VirtioMachine, IsNotSaved) {
-  const auto machine = *make(1);
-  const std::string path = testing::TempDir() + "virtio_machine_" + std::to_string(::getpid());
+TEST_F(VirtioMachine, IsSavedAndGoesOnWithTheSameDevices) {
+  auto machine = *make(2, keep_counting_queues);
+  machine->start();
+  ASSERT_TRUE(hears_more());
   const auto saved = machine->snapshot(*new_snapshot_file(path));
-  ::unlink(path.c_str());
-  ASSERT_FALSE(saved);
-  EXPECT_NE(saved.error().what.find("virtio devices"), std::string::npos) << saved.error().what;
+  ASSERT_TRUE(saved) << describe(saved.error());
+  EXPECT_TRUE(hears_more()) << "the snapshot has not stopped it";
+  machine.reset();
+  auto restored = make(2, {}, true);
+  ASSERT_TRUE(restored) << describe(restored.error());
+  EXPECT_EQ(identity(**restored, 2), 0x1043'1AF4U);
+  (*restored)->start();
+  EXPECT_TRUE(hears_more()) << "its bus decodes memory as before";
+  EXPECT_EQ((*restored)->stop_reason(), std::nullopt);
+  for (const unsigned consoles : {0U, 1U, 3U}) {
+    const auto refused = make(consoles, {}, true);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().what, "the snapshot has 2 virtio devices, and this machine " + std::to_string(consoles));
+  }
 }
 
 }  // namespace

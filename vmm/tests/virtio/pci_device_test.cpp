@@ -44,6 +44,22 @@ class FakeDevice final : public Device {
     if (refuses) return usage_error("the rings make no sense");
     return {};
   }
+  Result<void> save(ByteWriter& out) override {
+    heard.emplace_back("save");
+    out.put(state);
+    return {};
+  }
+  Result<void> go_on() override {
+    heard.emplace_back("go on");
+    return {};
+  }
+  Result<void> resume(const DriverSetup& given, ByteReader& in) override {
+    heard.emplace_back("resume");
+    setup = given;
+    state = in.get<std::uint32_t>();
+    if (refuses) return usage_error("the rings make no sense");
+    return {};
+  }
   void notify(unsigned queue) override { heard.push_back("notify " + std::to_string(queue)); }
   void stop() override { heard.emplace_back("stop"); }
   void attend() override { heard.emplace_back("attend"); }
@@ -58,6 +74,7 @@ class FakeDevice final : public Device {
   std::array<Fd, 2> notify_fds, used_fds;
   std::vector<std::string> heard;
   DriverSetup setup;
+  std::uint32_t state{0x1234};
   DeviceEvents* events{};
   bool refuses{};
 };
@@ -90,6 +107,15 @@ class FakeWires final : public DeviceWires {
 class VirtioPci : public testing::TestWithParam<bool> {
  protected:
   VirtioPci() {
+    make();
+    EXPECT_TRUE(pci->begin());
+    pci->config_write(0x04, 6, 0xFFFF);
+    find_structures();
+  }
+
+  /// One that no driver has seen.
+  void make() {
+    wires = {};
     auto owned = std::make_unique<FakeDevice>(GetParam());
     device = owned.get();
     pci = std::make_unique<PciDevice>(
@@ -98,9 +124,11 @@ class VirtioPci : public testing::TestWithParam<bool> {
                            .failed = [this](const Error& error) { failures.push_back(error.what); },
                            .refused = [this](const Error& error) { refusals.push_back(error.what); },
                            .attention = [this] { ++attentions; }});
-    EXPECT_TRUE(pci->begin());
-    pci->config_write(0x04, 6, 0xFFFF);
-    find_structures();
+  }
+  Bytes saved() {
+    ByteWriter out;
+    EXPECT_TRUE(pci->save(out));
+    return out.take();
   }
 
   /// Finds them as a driver does, by the list of capabilities. Virtio 1.2 4.1.4.
@@ -275,6 +303,84 @@ TEST_P(VirtioPci, ResetsTheDevice) {
   device->heard.clear();
   drive();
   EXPECT_THAT(device->heard, ElementsAre("start"));
+}
+
+TEST_P(VirtioPci, IsRestoredAsItsDriverHasSetIt) {
+  drive();
+  set_vector(1, 0x51, true);
+  device->events->used(0);
+  device->events->configuration_changed();
+  write<std::uint16_t>(common(22), 1);
+  device->state = 0x77;
+  const Bytes image = saved();
+  pci->go_on();
+  EXPECT_THAT(device->heard, ElementsAre("start", "save", "go on"));
+  const DriverSetup setup = device->setup;
+  make();
+  device->state = 0;
+  wires.sent.clear();
+  ByteReader in{image};
+  ASSERT_TRUE(pci->restore(in));
+  EXPECT_TRUE(in.done());
+  EXPECT_THAT(device->heard, ElementsAre("resume"));
+  EXPECT_EQ(device->state, 0x77U);
+  EXPECT_EQ(device->setup.features, setup.features);
+  ASSERT_TRUE(device->setup.rings[0]);
+  EXPECT_EQ(device->setup.rings[0]->size, 128);
+  EXPECT_EQ(device->setup.rings[0]->used, setup.rings[0]->used);
+  EXPECT_FALSE(device->setup.rings[1]);
+  EXPECT_EQ(attentions, 1U) << "what has come meanwhile is looked at before the guest runs";
+  EXPECT_TRUE(pci->begin());
+  EXPECT_EQ(read<std::uint8_t>(common(20)), 15);
+  EXPECT_EQ(read<std::uint8_t>(common(21)), 1) << "the generation";
+  EXPECT_EQ(read<std::uint16_t>(common(22)), 1) << "the selected queue";
+  EXPECT_EQ(read<std::uint8_t>(structures.at(3)), 3) << "the interrupt status";
+  EXPECT_THAT(wires.sent, ElementsAre()) << "the vector is masked";
+  set_vector(1, 0x52);
+  EXPECT_THAT(wires.sent, ElementsAre(0x52U));
+  write<std::uint32_t>(notify_address(0), 0);
+  EXPECT_EQ(device->heard.back(), "notify 0");
+}
+
+TEST_P(VirtioPci, IsRestoredBeforeItsDriverWasReady) {
+  write<std::uint8_t>(common(20), 3);
+  const Bytes image = saved();
+  make();
+  ByteReader in{image};
+  ASSERT_TRUE(pci->restore(in));
+  EXPECT_TRUE(in.done());
+  EXPECT_THAT(device->heard, ElementsAre());
+  EXPECT_EQ(read<std::uint8_t>(common(20)), 3);
+  drive();
+  EXPECT_THAT(device->heard, ElementsAre("start"));
+}
+
+// A snapshot may be damaged, or made to harm.
+TEST_P(VirtioPci, RestoresNothingThatCannotBe) {
+  drive();
+  const Bytes image = saved();
+  unsigned refused = 0;
+  for (std::size_t at = 0; at < image.size(); ++at)
+    for (const unsigned flip : {0x01U, 0x80U, 0xFFU}) {
+      Bytes bytes = image;
+      bytes[at] ^= static_cast<std::byte>(flip);
+      make();
+      ByteReader in{bytes};
+      if (!pci->restore(in)) ++refused;
+      for (const auto& ring : device->setup.rings) EXPECT_LE(ring ? ring->size : 0, 256) << "as the device offers";
+    }
+  EXPECT_GT(refused, 10U);
+  for (std::size_t size = 0; size < image.size(); size += 7) {
+    make();
+    ByteReader in{std::span{image}.first(size)};
+    EXPECT_FALSE(pci->restore(in)) << size;
+  }
+  make();
+  device->refuses = true;
+  ByteReader in{image};
+  const auto restored = pci->restore(in);
+  ASSERT_FALSE(restored);
+  EXPECT_EQ(restored.error().what, "the rings make no sense");
 }
 
 // Virtio 1.2 2.1.2.

@@ -76,11 +76,11 @@ class Events final : public DeviceEvents {
 /// A started device between a fake back end and a driver's queues.
 struct Running {
   explicit Running(Answers answers = Answers::before_return, std::vector<unsigned> asynchronous = {},
-                   std::uint16_t size = 8)
+                   std::uint16_t size = 8, DeviceType type = DeviceType::file_system)
       : queue{memory, ring_at, size}, other{memory, other_ring_at, size} {
     fake.features |= 1ULL << 29U | 1ULL << 34U | 1ULL << 35U;
     auto created = VhostUserDevice::create(fake.begin(), memory,
-                                           {.type = DeviceType::file_system,
+                                           {.type = type,
                                             .queue_sizes = {size, size},
                                             .features = ~0ULL,
                                             .configuration = std::vector<std::byte>(40, std::byte{3}),
@@ -385,6 +385,97 @@ TEST(VhostUserDevice, FailsWhereMoreAnswersCameThanTheDriverHasAskedFor) {
   const auto failures = machine.events.failures(seconds{5});
   ASSERT_EQ(failures.size(), 1U);
   EXPECT_NE(failures[0].find("the used index of queue 1 went from 0 to 31"), std::string::npos) << failures[0];
+}
+
+/// A queue's number and the other word of these messages.
+using RingStates = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
+RingStates ring_states(FakeBackEnd& fake, FakeBackEnd::Request request) {
+  RingStates all;
+  for (const FakeBackEnd::Heard& one : fake.heard(request)) {
+    const auto state = one.as<vhost_user::RingState>();
+    all.emplace_back(state.index, state.number);
+  }
+  return all;
+}
+
+TEST(VhostUserDevice, IsSavedAtRestAndGoesOnWhereItWas) {
+  using enum FakeBackEnd::Request;
+  Running machine{Answers::before_return, {1}, 8, DeviceType::block};
+  for (unsigned n = 0; n < 3; ++n) {
+    machine.queue.offer(0);
+    machine.queue.answer(0);
+    machine.device->notify(0);
+  }
+  machine.other.offer(0);  // for what a network may receive
+  ByteWriter out;
+  const auto saved = machine.device->save(out);
+  ASSERT_TRUE(saved) << describe(saved.error());
+  EXPECT_EQ(ring_states(machine.fake, get_vring_base), (RingStates{{0, 0}, {1, 0}})) << "both rings stop";
+  ASSERT_TRUE(machine.device->go_on());
+  EXPECT_EQ(ring_states(machine.fake, set_vring_base), (RingStates{{0, 0}, {1, 0}, {0, 3}, {1, 0}}));
+  EXPECT_TRUE(machine.fake.wait_for_kick(1)) << "the daemon looks at what is open";
+  EXPECT_EQ(machine.queue.used(), 3U) << "the ring stays";
+  ASSERT_TRUE(machine.device->go_on());
+  EXPECT_EQ(ring_states(machine.fake, set_vring_base).size(), 4U) << "it had no rest";
+  machine.queue.offer(0);
+  machine.queue.answer(0);
+  machine.device->notify(0);
+  EXPECT_TRUE(machine.events.failures().empty());
+}
+
+TEST(VhostUserDevice, GoesOnWithAnotherDaemon) {
+  using enum FakeBackEnd::Request;
+  Running machine{Answers::before_return, {}, 8, DeviceType::block};
+  for (unsigned n = 0; n < 5; ++n) {
+    machine.queue.offer(0);
+    machine.queue.answer(0);
+    machine.device->notify(0);
+  }
+  ByteWriter out;
+  ASSERT_TRUE(machine.device->save(out));
+  const Bytes image = out.take();
+  FakeBackEnd fake;
+  auto device = *VhostUserDevice::create(fake.begin(), machine.memory,
+                                         {.type = DeviceType::block,
+                                          .queue_sizes = {8, 8},
+                                          .features = ~0ULL,
+                                          .configuration = VhostUserDevice::FromBackEnd{60},
+                                          .answers = Answers::before_return});
+  ByteReader in{image};
+  ASSERT_TRUE(device->resume({.features = f_version_1, .rings = {machine.queue.ring(), machine.other.ring()}}, in));
+  EXPECT_TRUE(in.done());
+  Events events;
+  EXPECT_TRUE(device->begin(events));
+  EXPECT_EQ(ring_states(fake, set_vring_base), (RingStates{{0, 5}, {1, 0}}));
+  machine.queue.offer(0);
+  machine.queue.answer(0);
+  device->notify(0);
+  EXPECT_EQ(events.used_queues(), std::vector<unsigned>{0});
+  EXPECT_TRUE(events.failures().empty());
+}
+
+TEST(VhostUserDevice, IsNotSavedWithFilesThatOnlyTheDaemonKnows) {
+  Running machine;
+  ByteWriter out;
+  ASSERT_TRUE(machine.device->save(out)) << "nothing is mounted";
+  ASSERT_TRUE(machine.device->go_on());
+  machine.queue.offer(0);
+  machine.queue.answer(0);
+  machine.device->notify(0);
+  const auto saved = machine.device->save(out);
+  ASSERT_FALSE(saved);
+  EXPECT_NE(saved.error().what.find("has mounted a shared directory"), std::string::npos) << saved.error().what;
+}
+
+TEST(VhostUserDevice, IsNotSavedBeforeAnAnswerThatDoesNotCome) {
+  Running machine{Answers::by_kvm, {}, 8, DeviceType::block};
+  machine.queue.offer(0);
+  ByteWriter out;
+  const auto saved = machine.device->save(out);
+  ASSERT_FALSE(saved);
+  EXPECT_NE(saved.error().what.find("has not answered 1 requests of queue 0"), std::string::npos) << saved.error().what;
+  machine.queue.answer(0);
+  EXPECT_TRUE(machine.device->save(out));
 }
 
 TEST(VhostUserDevice, AStopThatFailsIsAFailure) {
