@@ -56,6 +56,7 @@ void Engine::observe(Observer* observer) {
   if (tap_ == nullptr) tap_ = std::make_unique<Tap>();
   tap_->observer = observer;
   core_.tap = observer == nullptr ? nullptr : tap_.get();
+  // It is told which PCID is in use.
   if (observer != nullptr) observer->flushed({.of = TlbFlush::Of::nothing, .pcid = pcid_of(core_.paging)});
   core_.block = nullptr;
   begin_generation();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -51,7 +52,8 @@ std::string describe_time(const vpmu::GenerationDesc& pmu) {
   constexpr std::array replacements{"LRU", "by a tree", "adaptive"};
   const auto replacement = [&](vpmu::uarch::Replacement of) { return replacements.at(static_cast<std::size_t>(of)); };
   std::string text = fmt::format(
-      "    caches (248966 chapter 2, 7-cpu.com): L1D {}; L2 {}, replacement {}; L3 {}, {}, replacement {}\n",
+      "    caches (248966 chapter 2, 7-cpu.com; replacement: uops.info, Wong): L1D {}; L2 {}, replacement {}; L3 {}, "
+      "{}, replacement {}\n",
       describe_cache(p->l1d, l.l1), describe_cache(p->l2, l.l2), replacement(p->l2_replacement),
       describe_cache(p->l3, l.l3), is_victim ? "a victim cache" : "inclusive", replacement(p->l3_replacement));
   text += fmt::format(

@@ -23,7 +23,7 @@ class Machine::Line final : public InterruptLine {
   std::uint32_t gsi_;
 };
 
-// The order is that of their states in a snapshot. One more device with a state makes another snapshot_version.
+// The order is that of their states in a snapshot. One more device with a state makes another section_file_version.
 void Machine::add_devices(const MachineConfig& config) {
   const auto add = [this](std::unique_ptr<PortDevice> device) {
     ports_.add(*device);

@@ -18,7 +18,7 @@ namespace vmm {
 /// them. A section is its name (SectionName), the size of its contents (8 bytes), the contents, and the XXH3 of these
 /// three (8 bytes). All of it is little-endian.
 using SectionName = std::array<char, 16>;
-inline constexpr std::uint64_t section_file_version = 9;
+inline constexpr std::uint64_t section_file_version = 10;
 
 /// Writes such a file completely or not at all. Every member fails with kind usage if the file cannot be written.
 class SectionWriter {

@@ -130,6 +130,7 @@ Result<void> Console::save(ByteWriter& out) {
                       .opened = number_of(state.opened),
                       .closed_by_us = number_of(state.closed_by_us)});
   }
+  out.put(number_of(broken_));
   out.put(std::uint64_t{messages_.size()});
   for (const Message& message : messages_) {
     out.put(ConsoleHeader{.port = message.port, .event = message.event, .value = message.value});
@@ -138,13 +139,12 @@ Result<void> Console::save(ByteWriter& out) {
   return {};
 }
 
-Result<void> Console::go_on() {
+void Console::go_on() {
   {
     const std::scoped_lock lock{mutex_};
     stands_still_ = false;
   }
   wake();
-  return {};
 }
 
 Result<void> Console::resume(const DriverSetup& setup, ByteReader& in) {
@@ -156,6 +156,7 @@ Result<void> Console::resume(const DriverSetup& setup, ByteReader& in) {
     VMM_ASSIGN(queues_[i], Queue::open(*memory_, *setup.rings[i], progress));
   }
   for (unsigned port = 0; port < ports_.size(); ++port) VMM_TRY(resume_port(port, in));
+  broken_ = in.get<std::uint16_t>() != 0;
   messages_.clear();
   const auto count = std::min<std::uint64_t>(in.get<std::uint64_t>(), 2 * max_messages);
   for (std::uint64_t n = 0; n < count && in.good(); ++n) {
@@ -373,7 +374,7 @@ void Console::watch() {
     std::vector<pollfd> wanted{pollfd{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
     {
       const std::scoped_lock lock{mutex_};
-      for (unsigned port = 0; port < ports_.size(); ++port) {
+      for (unsigned port = 0; port < ports_.size() && !stands_still_; ++port) {
         const State& state = ports_[port];
         const auto& input = queues_[input_queue(port)];
         if (state.output && state.port.output.valid())

@@ -60,7 +60,7 @@ class Console final : public Device {
   Result<void> begin(DeviceEvents& events) override;
   Result<void> start(const DriverSetup& setup) override;
   Result<void> save(ByteWriter& out) override;
-  Result<void> go_on() override;
+  void go_on() override;
   Result<void> resume(const DriverSetup& setup, ByteReader& in) override;
   void notify(unsigned queue) override;
   void attend() override;

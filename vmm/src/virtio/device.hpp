@@ -72,8 +72,8 @@ class Device {
   /// the state is elsewhere, or the device does not come to rest. It then leaves the guest's memory alone until
   /// go_on().
   virtual Result<void> save(ByteWriter& out) = 0;
-  /// Ends the rest after save(), if there is one.
-  virtual Result<void> go_on() = 0;
+  /// Ends the rest after save(), if there is one. What fails is reported as DeviceEvents::failed().
+  virtual void go_on() = 0;
   /// Instead of start(), and maybe before begin(): the driver was ready when the machine was saved, and the rings go on
   /// where they were. The state may be harmful.
   virtual Result<void> resume(const DriverSetup& setup, ByteReader& in) = 0;

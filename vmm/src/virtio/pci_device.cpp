@@ -366,7 +366,7 @@ Result<void> PciDevice::save(ByteWriter& out) {
 
 void PciDevice::go_on() {
   const std::scoped_lock order{driver_};
-  if (started_) check(device_->go_on());
+  if (started_) device_->go_on();
 }
 
 /// Whether a driver can have set it so.

@@ -124,6 +124,14 @@ std::uint16_t SplitRing::used() const {
 void SplitRing::clear_used() const {
   VMM_ASSERT(memory_->store<std::uint16_t>(ring_.used, 0));
   VMM_ASSERT(memory_->store<std::uint16_t>(ring_.used + ring_index_offset, 0));
+  const std::vector<std::byte> nothing(ring_.size * used_entry_bytes);
+  VMM_ASSERT(memory_->write(ring_.used + ring_entries_offset, nothing));
+}
+
+bool SplitRing::was_used() const {
+  std::vector<std::byte> entries(ring_.size * used_entry_bytes);
+  VMM_ASSERT(memory_->read(ring_.used + ring_entries_offset, entries));
+  return used() != 0 || std::ranges::any_of(entries, [](std::byte one) { return one != std::byte{}; });
 }
 
 std::optional<std::vector<MemoryRange>> SplitRing::written(std::uint16_t first, std::uint16_t count) const {

@@ -25,6 +25,8 @@ class SplitRing {
   [[nodiscard]] std::uint16_t size() const { return ring_.size; }
   /// Clears the used ring, as a device expects it at its start: anything else left there would confuse it.
   void clear_used() const;
+  /// Whether the device has returned a buffer since then, be it 2^16 of them.
+  [[nodiscard]] bool was_used() const;
 
   /// Where the device may have written for the `count` buffers that it returned from number `first` on, including the
   /// used ring. No range overlaps another; all of RAM if the chains are invalid. At most size() buffers. Empty if the

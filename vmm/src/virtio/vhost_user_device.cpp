@@ -157,34 +157,37 @@ Result<void> VhostUserDevice::run(const DriverSetup& setup, bool anew) {
   return outcome;
 }
 
-// A daemon answers in order what it was asked for last, and no vCPU asks for more. Of an asynchronous queue it takes a
-// buffer when it needs one.
+/// Waits until the daemon has answered all that a queue has asked for, or for a second.
+Result<void> VhostUserDevice::come_to_rest(unsigned number) {
+  Queue& queue = *queues_[number];
+  const std::lock_guard lock{queue.mutex};
+  if (!queue.ring) return {};
+  if (type() == DeviceType::file_system && queue.ring->was_used())
+    return usage_error("cannot save a guest that has mounted a shared directory: only the daemon knows its open files",
+                       "save it before it mounts one");
+  // Of an asynchronous queue a daemon takes a buffer when it needs one.
+  if (queue.asynchronous) return {};
+  for (unsigned n = 0; n < saving_looks && !interrupted_ && queue.ring->available() != queue.ring->used(); ++n)
+    std::this_thread::sleep_for(saving_look);
+  const auto open = static_cast<std::uint16_t>(queue.ring->available() - queue.ring->used());
+  if (open == 0) return {};
+  return Failure{back_end_.channel().failed_peer(
+      fmt::format("it has not answered {} requests of queue {} for a second: the guest cannot be saved", open, number),
+      "save the guest when it is idle")};
+}
+
 Result<void> VhostUserDevice::save(ByteWriter& /*out*/) {
-  for (std::size_t number = 0; number < queues_.size(); ++number) {
-    Queue& queue = *queues_[number];
-    const std::lock_guard lock{queue.mutex};
-    if (!queue.ring) continue;
-    if (type() == DeviceType::file_system && queue.ring->used() != 0)
-      return usage_error(
-          "cannot save a guest that has mounted a shared directory: only the daemon knows its open files",
-          "save it before it mounts one");
-    if (queue.asynchronous) continue;
-    for (unsigned n = 0; n < saving_looks && queue.ring->available() != queue.ring->used(); ++n)
-      std::this_thread::sleep_for(saving_look);
-    if (const auto open = static_cast<std::uint16_t>(queue.ring->available() - queue.ring->used()); open != 0)
-      return Failure{back_end_.channel().failed_peer(
-          fmt::format("it has not answered {} requests of queue {} for a second: the guest cannot be saved", open,
-                      number),
-          "save the guest when it is idle")};
-  }
-  VMM_TRY(back_end_.stop());
+  for (unsigned number = 0; number < queues_.size(); ++number) VMM_TRY(come_to_rest(number));
   stands_still_ = true;
+  VMM_TRY(back_end_.stop());
+  // The last answers of asynchronous queues: the interrupt for them is part of the machine's state.
+  if (options_.answers == Answers::before_return) attend();
   return {};
 }
 
-Result<void> VhostUserDevice::go_on() {
-  if (!std::exchange(stands_still_, false)) return {};
-  return run_as_they_are(setup_);
+void VhostUserDevice::go_on() {
+  if (!std::exchange(stands_still_, false)) return;
+  if (auto outcome = run_as_they_are(setup_); !outcome) fail(std::move(outcome.error()));
 }
 
 Result<void> VhostUserDevice::resume(const DriverSetup& setup, ByteReader& /*in*/) { return run_as_they_are(setup); }

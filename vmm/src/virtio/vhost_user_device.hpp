@@ -55,7 +55,7 @@ class VhostUserDevice final : public Device {
   Result<void> start(const DriverSetup& setup) override;
   /// Fails if a guest has begun to use a file system, whose open files only the daemon knows.
   Result<void> save(ByteWriter& out) override;
-  Result<void> go_on() override;
+  void go_on() override;
   Result<void> resume(const DriverSetup& setup, ByteReader& in) override;
   void notify(unsigned number) override;
   void attend() override;
@@ -84,6 +84,7 @@ class VhostUserDevice final : public Device {
   [[nodiscard]] std::optional<Error> wait_for_answers(const Queue& queue, std::uint16_t target) const;
   Result<void> run(const DriverSetup& setup, bool anew);
   Result<void> run_as_they_are(const DriverSetup& setup);
+  Result<void> come_to_rest(unsigned number);
   void forget_rings();
   /// Looks for new buffers in the used ring of a queue whose mutex is held.
   Found look(unsigned number, Queue& queue);

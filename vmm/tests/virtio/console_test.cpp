@@ -323,7 +323,7 @@ TEST_P(VirtioConsole, StandsStillOnceItIsSaved) {
   std::this_thread::sleep_for(20ms);
   serve();
   EXPECT_FALSE(queues[4].take());
-  ASSERT_TRUE(console->go_on());
+  console->go_on();
   std::optional<DriverRing::Used> used;
   ASSERT_TRUE(eventually([&] { return serve(), (used = queues[4].take()).has_value(); }));
   EXPECT_EQ(queues[4].text(*used), "early");
