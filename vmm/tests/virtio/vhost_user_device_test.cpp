@@ -507,9 +507,9 @@ TEST(VhostUserDevice, FailsIfItsDaemonDoesNotGoOn) {
   Running machine{Answers::before_return, {}, 8, DeviceType::block};
   ByteWriter out;
   ASSERT_TRUE(machine.device->save(out));
-  machine.fake.hang_up();
+  machine.fake.ack = 1;  // it refuses whatever it is told
   machine.device->go_on();
-  EXPECT_EQ(machine.events.failures(seconds{5}).size(), 1U);
+  EXPECT_EQ(machine.events.failures().size(), 1U);
 }
 
 TEST(VhostUserDevice, IsNotSavedBeforeAnAnswerThatDoesNotCome) {
