@@ -1,7 +1,9 @@
 #include "uarch/processor_model.hpp"
 
 #include <algorithm>
+#include <span>
 #include <utility>
+#include <vector>
 
 namespace vpmu::uarch {
 namespace {
@@ -137,8 +139,11 @@ void ProcessorModel::visit_state(const StateVisitor& visit, std::uint64_t now) {
   if (time >= hierarchy_.cycles()) {
     hierarchy_.visit_state(visit);
   } else {
-    Hierarchy earlier{hierarchy_.profile(), hierarchy_.threads()};
-    earlier.visit_state(visit);
+    // The core's other thread has been restored, and its caches are as they were later: these are passed over.
+    hierarchy_.visit_state([&visit](std::span<std::byte> part) {
+      std::vector<std::byte> earlier(part.size());
+      visit(earlier);
+    });
   }
   predictor_.visit_state(visit);
   if (clock_ == nullptr) return;

@@ -159,5 +159,45 @@ TEST(AProcessorModelThatIsSaved, HasTheTimeThatHasPassed) {
   EXPECT_EQ(r.load.level, HitLevel::l1);
 }
 
+/// A core of two threads, with someone else who keeps the time.
+struct TwoThreads {
+  TwoThreads() { caches.keep_time_outside(); }
+  Hierarchy caches{*find_profile("skylake"), 2};
+  ProcessorModel first{caches, 0}, second{caches, 1};
+};
+
+// Each thread saves the core's caches, as they are when it is asked. What was saved last holds, whoever restores first.
+TEST(AProcessorModelThatIsSaved, SharesACoreWithAnother) {
+  TwoThreads core;
+  core.first.accessed(load_of(0x1000), 0);
+  core.first.retired(true, false);
+  const Parts of_first = saved(core.first, 1000);
+  core.second.accessed(load_of(0x2000), 0);
+  core.second.retired(true, false);
+  const Parts of_second = saved(core.second, 5000);
+  const auto sizes = [](const Parts& parts) {
+    std::vector<std::size_t> all;
+    for (const auto& part : parts) all.push_back(part.size());
+    return all;
+  };
+  TwoThreads other;
+  restore(other.second, of_second);
+  std::vector<std::size_t> asked;
+  std::size_t n = 0;
+  const auto take = [&](std::span<std::byte> part) {
+    asked.push_back(part.size());
+    const auto& from = of_first.at(n++);
+    if (from.size() == part.size()) std::ranges::copy(from, part.begin());
+  };
+  other.first.visit_state(take, 0);
+  EXPECT_EQ(asked, sizes(of_first));
+  other.first.begin_instruction();
+  other.first.accessed(load_of(0x2000), 0);
+  other.first.retired(true, false);
+  Retirement r{.has_load = true};
+  other.first.complete(r);
+  EXPECT_FALSE(is_below_l2(r.load.level)) << "the second thread's line, which was saved later";
+}
+
 }  // namespace
 }  // namespace vpmu::uarch::test
