@@ -25,8 +25,9 @@ import xml.etree.ElementTree
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / "build/dev"
 LOGS = ROOT / "build/logs/test"
-# Packages that only a full run needs, installed before any step runs: guests see this machine's files, which must stay the same meanwhile.
+# Packages that only a full run or one step needs, installed before any step runs: guests see this machine's files, which must stay the same meanwhile.
 OF_FULL = ("lintian", "mkdocs", "mkdocs-material")
+OF_STEP = {"profile-soft": ("chromium", "redis-tools"), "debian13": ("mmdebstrap",)}
 TIMES = ROOT / "build/test-times.json"
 STEP = "step."
 UNIT = "unit"
@@ -269,7 +270,9 @@ def main():
             old.unlink()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     run = Run(options, steps)
-    run.must("packages", "packages from Debian", ["tools/setup", *(OF_FULL if options.size == "full" else ())])
+    chosen = options.only or [name for name in steps if options.size in steps[name][0]]
+    more = [*(OF_FULL if options.size == "full" else ()), *(package for name in chosen for package in OF_STEP.get(name, ()))]
+    run.must("packages", "packages from Debian", ["tools/setup", *more])
     run.must("build", "build", ["tools/steps/configure"], ["cmake", "--build", "--preset", "dev", "--parallel", str(options.jobs)])
     run.ctest(options.only)
     return run.finish()

@@ -2,6 +2,7 @@
 #include <exception>
 #include <string>
 
+#include "cache.hpp"
 #include "command_line.hpp"
 #include "ctl.hpp"
 #include "doctor.hpp"
@@ -69,6 +70,7 @@ int main(int argc, char** argv) try {
   vmm::tool::add_events(app, exit_code);
   vmm::tool::add_models(app, exit_code);
   vmm::tool::add_records(app, exit_code);
+  vmm::tool::add_cache(app, exit_code);
   vmm::tool::add_ctl(app, exit_code);
   vmm::tool::add_virt(app, exit_code);
   vmm::tool::add_documents(app, exit_code);

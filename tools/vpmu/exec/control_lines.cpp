@@ -67,7 +67,7 @@ std::string write_line(const GuestLine& line) {
   if (const auto* const killed = std::get_if<KilledLine>(&line))
     return "killed " + std::to_string(killed->signal) + "\n";
   if (const auto* const error = std::get_if<ErrorLine>(&line)) return "error " + one_line(error->text) + "\n";
-  return "started\n";
+  return std::holds_alternative<ReadyLine>(line) ? "ready\n" : "started\n";
 }
 
 Result<HostLine> read_host_line(std::string_view text) {
@@ -91,7 +91,9 @@ Result<HostLine> read_host_line(std::string_view text) {
 
 Result<GuestLine> read_guest_line(std::string_view text) {
   Words words{text};
-  if (words.take("started")) {
+  if (words.take("ready")) {
+    if (words.end()) return ReadyLine{};
+  } else if (words.take("started")) {
     if (words.end()) return StartedLine{};
   } else if (words.take("written")) {
     WrittenLine line;

@@ -34,6 +34,10 @@ struct OffLine {
 };
 using HostLine = std::variant<SignalLine, WindowLine, EofLine, OffLine>;
 
+/// Guest: it has booted, and next reads its request from the port vpmu.request.
+struct ReadyLine {
+  bool operator==(const ReadyLine&) const = default;
+};
 /// Guest: the next thing that happens is the command's execve().
 struct StartedLine {
   bool operator==(const StartedLine&) const = default;
@@ -59,7 +63,7 @@ struct ErrorLine {
   std::string text;
   bool operator==(const ErrorLine&) const = default;
 };
-using GuestLine = std::variant<StartedLine, WrittenLine, ExitLine, KilledLine, ErrorLine>;
+using GuestLine = std::variant<ReadyLine, StartedLine, WrittenLine, ExitLine, KilledLine, ErrorLine>;
 
 /// The codes of ExitLine if init failed, if the command cannot be executed, and if the command was not found.
 inline constexpr int exec_init_failed = 125;

@@ -1,5 +1,6 @@
 #include "exec/exec.hpp"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,7 +16,9 @@
 
 #include "command_line.hpp"
 #include "control/console.hpp"
+#include "exec/guest_cache.hpp"
 #include "exec/guest_devices.hpp"
+#include "exec/guest_key.hpp"
 #include "exec/initramfs.hpp"
 #include "exec/kernel.hpp"
 #include "exec/modules.hpp"
@@ -23,6 +26,7 @@
 #include "exec/session.hpp"
 #include "files/input_file.hpp"
 #include "shared/process.hpp"
+#include "snapshot/snapshot_file.hpp"
 #include "tables/models.hpp"
 
 namespace vmm::tool {
@@ -66,21 +70,25 @@ class KernelLog {
   std::string last_;
 };
 
-Result<std::shared_ptr<const std::vector<std::byte>>> make_initramfs(const ExecArguments& arguments,
-                                                                     const ExecPreparation& preparation) {
+/// What the guest boots from.
+struct BootFiles {
+  std::vector<std::byte> kernel;
+  std::string version;  ///< Of the kernel.
+  ExecModules modules;
+};
+
+Result<BootFiles> read_boot_files(const ExecArguments& arguments, const ExecPreparation& preparation) {
   constexpr std::uint64_t max_kernel_bytes = 1ULL << 30U;
-  VMM_ASSIGN(
-      const auto image,
-      read_whole_file(arguments.machine.kernel,
-                      {.what = "the kernel", .advice = "give a readable bzImage with --kernel"}, max_kernel_bytes));
-  VMM_ASSIGN(const std::string version, kernel_version(image));
-  VMM_ASSIGN(const auto directory, find_module_directory(arguments.modules, arguments.machine.kernel, version));
-  std::vector<KernelModule> modules;
-  if (directory) {
-    VMM_ASSIGN(modules, find_modules(*directory, preparation.modules));
-  }
-  VMM_ASSIGN(auto archive, make_exec_initramfs(preparation.request, modules));
-  return std::make_shared<const std::vector<std::byte>>(std::move(archive));
+  BootFiles files;
+  VMM_ASSIGN(files.kernel, read_whole_file(arguments.machine.kernel,
+                                           {.what = "the kernel", .advice = "give a readable bzImage with --kernel"},
+                                           max_kernel_bytes));
+  VMM_ASSIGN(files.version, kernel_version(files.kernel));
+  VMM_ASSIGN(const auto directory, find_module_directory(arguments.modules, arguments.machine.kernel, files.version));
+  if (!directory) return files;
+  VMM_ASSIGN(files.modules.first, find_modules(*directory, preparation.modules));
+  VMM_ASSIGN(files.modules.later, find_modules(*directory, preparation.later_modules, files.modules.first));
+  return files;
 }
 
 /// The command's exit code, or why it is not known.
@@ -126,21 +134,138 @@ std::vector<Error> losses(const GuestDevices& devices, const BoundedWriter::Tota
   return all;
 }
 
-Result<int> exec(ExecArguments& arguments, std::vector<std::string>& kernel_lines) {
-  set_failure_code(exec_failed);
-  VMM_ASSIGN(arguments.machine.memory_bytes, parse_size(arguments.memory));
-  VMM_ASSIGN(const Chosen chosen, choose_automatic(arguments));
-  VMM_ASSIGN(arguments.machine.kernel, find_kernel(kernel_places(arguments.kernel)));
-  VMM_ASSIGN(const ExecPreparation preparation, prepare_exec(arguments));
-  const ExecRequest& request = preparation.request;
-  VMM_ASSIGN(arguments.machine.initrd_content, make_initramfs(arguments, preparation));
-  // quiet: each line on a serial console costs time. panic=-1: the kernel reboots on a panic, which ends the run.
-  arguments.machine.command_line = "console=ttyS0 quiet panic=-1 " + arguments.append;
-  VMM_ASSIGN(auto devices, GuestDevices::start(preparation.devices));
+/// A guest that is run, once or, if the cache's guest cannot be used, twice.
+class ExecRun {
+ public:
+  explicit ExecRun(ExecArguments& arguments) : arguments_{&arguments} {}
+
+  Result<int> run() {
+    set_failure_code(exec_failed);
+    VMM_TRY(prepare());
+    tell_choices();
+    const auto booted = cache_ ? cache_->find(key_) : std::nullopt;
+    if (booted) {
+      tell("the guest has booted already: " + place());
+      arguments_->machine.restore = fmt::format("/proc/self/fd/{}", booted->get());
+      auto ended = run_guest();
+      if (!is_unusable_) return ended;
+      messages_.print(fmt::format("vpmu: {} is not used, and made anew: {}", place(), ended.error().what));
+      arguments_->machine.restore.clear();
+    }
+    return run_guest();
+  }
+
+  /// The last messages of the guest's kernel, if they may tell why the guest ended.
+  [[nodiscard]] const std::vector<std::string>& kernel_lines() const { return kernel_lines_; }
+
+ private:
+  Result<void> prepare() {
+    ExecArguments& arguments = *arguments_;
+    VMM_ASSIGN(arguments.machine.memory_bytes, parse_size(arguments.memory));
+    VMM_ASSIGN(chosen_, choose_automatic(arguments));
+    VMM_ASSIGN(arguments.machine.kernel, find_kernel(kernel_places(arguments.kernel)));
+    VMM_ASSIGN(preparation_, prepare_exec(arguments));
+    VMM_ASSIGN(const BootFiles files, read_boot_files(arguments, preparation_));
+    for (const KernelModule& module : files.modules.later) preparation_.request.modules.push_back(file_name(module));
+    VMM_ASSIGN(request_, write_request(preparation_.request));
+    request_.push_back('\0');
+    VMM_ASSIGN(auto initramfs, make_exec_initramfs(files.modules));
+    arguments.machine.initrd_content = std::make_shared<const std::vector<std::byte>>(std::move(initramfs));
+    // quiet: each line on a serial console costs time. panic=-1: the kernel reboots on a panic, which ends the run.
+    arguments.machine.command_line = "console=ttyS0 quiet panic=-1 " + arguments.append;
+    return open_cache(files);
+  }
+
+  /// Opens the cache unless this guest has to boot, or there can be no cache.
+  Result<void> open_cache(const BootFiles& files) {
+    if (arguments_->no_cache) return {};
+    if (const char* const why = why_it_boots(files)) {
+      tell("the guest boots: " + std::string{why});
+      return {};
+    }
+    auto cache = GuestCache::open();
+    if (!cache && cache.error().kind == ErrorKind::usage) return Failure{cache.error()};
+    if (!cache) {
+      tell("the guest boots: " + describe(cache.error()));
+      return {};
+    }
+    VMM_ASSIGN(key_, guest_key(arguments_->machine, files.kernel, files.version, describe_devices()));
+    cache_.emplace(std::move(*cache));
+    return {};
+  }
+
+  [[nodiscard]] const char* why_it_boots(const BootFiles& files) const {
+    const ExecArguments& arguments = *arguments_;
+    if (arguments.machine.accel != Accel::soft) return "on KVM each does";
+    if (!arguments.console.empty()) return "--console is to have all that its kernel says";
+    if (!arguments.stats.empty()) return "--stats counts from the start";
+    if (arguments.machine.bare_metal) return "with --bare-metal it uses the uncore while it boots";
+    if (files.modules.later.size() < preparation_.later_modules.size())
+      return "its kernel has the driver of a disk or a network built in, and sees these while it boots";
+    return nullptr;
+  }
+
+  [[nodiscard]] std::string describe_devices() const {
+    const GuestDevices::Choice& devices = preparation_.devices;
+    std::string text = fmt::format("{} disks, {} networks", devices.disks.size(), devices.network ? 1 : 0);
+    for (const GuestDevices::Share& share : devices.shares) text += ", " + share.tag;
+    return text;
+  }
+
+  [[nodiscard]] std::string place() const { return printable(cache_->path() + "/" + key_); }
+
+  void tell(const std::string& line) {
+    if (arguments_->verbose) messages_.print("vpmu: " + line);
+  }
+
+  Result<int> run_guest();
+  /// Of a guest that has booted, and waits.
+  void keep(Machine& machine, std::optional<WholeFile>& file, Confinement& confinement);
+  void tell_choices();
+
+  ExecArguments* arguments_;
+  Messages messages_;
+  Chosen chosen_;
+  ExecPreparation preparation_;
+  std::string request_;  ///< As the guest reads it.
+  std::optional<GuestCache> cache_;
+  std::string key_;
+  bool is_unusable_{};  ///< What the cache has for this guest does not hold what its name says: it never ran.
+  std::vector<std::string> kernel_lines_;
+};
+
+void ExecRun::tell_choices() {
+  const ExecArguments& arguments = *arguments_;
+  if (arguments.verbose)
+    for (const std::string& line : chosen_.lines()) messages_.print("vpmu: " + line);
+  else if (chosen_.passes_over_kvm)
+    messages_.print("vpmu: " + chosen_.accel);
+  // Once for the passes of `vpmu stat`.
+  if (!chosen_.set.empty() && !arguments.verbose && !arguments.drops_output)
+    messages_.print(fmt::format("vpmu: the model is {} with {}", arguments.machine.model, chosen_.set));
+}
+
+void ExecRun::keep(Machine& machine, std::optional<WholeFile>& file, Confinement& confinement) {
+  const auto save = [&]() -> Result<void> {
+    VMM_ASSIGN(auto part, given_snapshot_file(Fd{::fcntl(file->descriptor().get(), F_DUPFD_CLOEXEC, 0)}));
+    VMM_ASSIGN(const MachineImage image, machine.pause());
+    VMM_TRY(write_snapshot(std::move(part), image, machine.memory()));
+    return confinement.finish(*file);
+  };
+  const auto kept = save();
+  // Nothing that the command does to this process can change the file: it runs from here on.
+  file.reset();
+  machine.resume();
+  if (!kept) messages_.print("vpmu: the booted guest is not kept: " + describe(kept.error()));
+}
+
+Result<int> ExecRun::run_guest() {
+  const ExecArguments& arguments = *arguments_;
+  VMM_ASSIGN(auto devices, GuestDevices::start(preparation_.devices));
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) return host_error("socketpair", errno);
   Fd ours{ends[0]}, theirs{ends[1]};
-  VMM_TRY(devices.connect(theirs, request.terminal.has_value(), arguments.drops_output));
+  VMM_TRY(devices.connect(theirs, request_, arguments.drops_output));
   VMM_ASSIGN(auto statistics, open_output(arguments.stats, "the statistics file", "--stats"));
   VMM_ASSIGN(auto console_file, open_output(arguments.console, "the kernel's log", "--console"));
   std::unique_ptr<BoundedWriter> console;
@@ -150,30 +275,32 @@ Result<int> exec(ExecArguments& arguments, std::vector<std::string>& kernel_line
     console = std::make_unique<BoundedWriter>(std::move(fd));
   }
   KernelLog kernel_log{std::move(console)};
-  Messages messages;
-  Log log = messages.log(arguments.verbose);
+  Log log = messages_.log(arguments.verbose);
   Confinement confinement;
   const std::string no_socket;
+  const bool has_terminal = preparation_.request.terminal.has_value();
   ExecSessionOptions session{.make_devices = devices.factory(arguments.machine.accel),
                              .channel = std::move(ours),
-                             .terminal = request.terminal ? STDIN_FILENO : -1,
+                             .terminal = has_terminal ? STDIN_FILENO : -1,
                              .console = [&kernel_log](std::string_view text) { kernel_log.add(text); },
                              .passed_on = [&devices] { return devices.passed_on(); },
                              .when_input_ends = [&devices](auto told) { devices.when_input_ends(std::move(told)); },
+                             .when_ready = [&devices](auto told) { devices.when_ready(std::move(told)); },
                              .timeout = std::chrono::duration<double>{arguments.timeout}};
-  if (arguments.verbose)
-    for (const std::string& line : chosen.lines()) messages.print("vpmu: " + line);
-  else if (chosen.passes_over_kvm)
-    messages.print("vpmu: " + chosen.accel);
-  // Once for the passes of `vpmu stat`.
-  if (!chosen.set.empty() && !arguments.verbose && !arguments.drops_output)
-    messages.print(fmt::format("vpmu: the model is {} with {}", arguments.machine.model, chosen.set));
-  std::optional<WholeFile> no_snapshot;
-  VMM_ASSIGN(session.confinement,
-             confine(confinement, arguments, Daemons::devices,
-                     {.socket = no_socket, .statistics = statistics, .snapshot = no_snapshot}, log));
+  std::optional<WholeFile> booted;
+  if (cache_ && arguments.machine.restore.empty()) {
+    if (auto file = cache_->add(key_)) {
+      booted.emplace(std::move(*file));
+      session.keep = [&](Machine& machine) { keep(machine, booted, confinement); };
+    } else {
+      tell("the booted guest is not kept: " + describe(file.error()));
+    }
+  }
+  VMM_ASSIGN(session.confinement, confine(confinement, arguments, Daemons::devices,
+                                          {.socket = no_socket, .statistics = statistics, .snapshot = booted}, log));
   const auto ended = run_exec_session(arguments.machine, std::move(session), log);
   log.tell_held_back();
+  is_unusable_ = !arguments.machine.restore.empty() && !ended && ended.error().kind == ErrorKind::usage;
   VMM_ASSIGN(const ExecEnd end, ended);
   std::vector<Error> failures;
   if (statistics)
@@ -181,7 +308,7 @@ Result<int> exec(ExecArguments& arguments, std::vector<std::string>& kernel_line
       failures.push_back(written.error());
   const bool kernel_knows =
       !end.failure && end.reason != StopReason::user && (!end.started || end.reason != StopReason::time_limit);
-  if (!end.exit_code && !end.signal && kernel_knows) kernel_lines = kernel_log.last_lines();
+  if (!end.exit_code && !end.signal && kernel_knows) kernel_lines_ = kernel_log.last_lines();
   auto code = exit_code_of(end, arguments);
   std::ranges::move(losses(devices, kernel_log.finish()), std::back_inserter(failures));
   for (const Error& failure : failures) {
@@ -194,10 +321,10 @@ Result<int> exec(ExecArguments& arguments, std::vector<std::string>& kernel_line
 }  // namespace
 
 int run_exec(ExecArguments& arguments) {
-  std::vector<std::string> kernel_lines;
-  const auto code = exec(arguments, kernel_lines);
+  ExecRun run{arguments};
+  const auto code = run.run();
   if (!code) std::fprintf(stderr, "%s: %s\n", arguments.name, describe(code.error()).c_str());
-  for (const std::string& line : kernel_lines) std::fprintf(stderr, "%s\n", line.c_str());
+  for (const std::string& line : run.kernel_lines()) std::fprintf(stderr, "%s\n", line.c_str());
   return code ? *code : exec_failed;
 }
 
@@ -231,6 +358,7 @@ void add_exec_options(Command& exec, const std::shared_ptr<ExecArguments>& argum
   exec.add_flag("--net", arguments->net, "a network, through passt; this host is 10.0.2.2");
   exec.add_option("--net-socket", arguments->net_socket, "the same network, through your own passt at this socket")
       .takes_file();
+  exec.add_flag("--no-cache", arguments->no_cache, no_cache_help);
   exec.add_option("--console", arguments->console, "write the guest kernel's console to this file").takes_file();
   auto& machine = arguments->machine;
   exec.add_option("--model", machine.model, "CPU model").shows_default().suggests(model_names());

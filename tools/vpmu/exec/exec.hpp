@@ -31,10 +31,15 @@ struct ExecArguments : MachineOptions {
   bool net{};
   std::string net_socket;
   std::vector<ExecDirectory> elsewhere;
+  bool no_cache{};
   bool drops_output{};  ///< Discards what the command writes to standard output and error.
   /// Whether the command gets this "NAME=VALUE" of our environment; empty: all but what belongs to the desktop session.
   std::function<bool(std::string_view)> passes_variable;
 };
+
+/// What --no-cache does, for the help of each command that has it.
+inline constexpr const char* no_cache_help =
+    "boot the guest, and keep no booted guest for the next run (see `vpmu cache`)";
 
 /// Exit codes of `vpmu exec` that are not the command's own; they are those of env(1) and timeout(1).
 enum ExecExitCode : int {

@@ -1,6 +1,7 @@
 #include "exec/guest_devices.hpp"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,13 +11,14 @@
 #include <cstring>
 
 #include "exec/kernel.hpp"
+#include "files/output_file.hpp"
 
 namespace vmm::tool {
 namespace {
 
 using virtio::VhostUserDevice;
 
-constexpr unsigned port_output = 2, port_error = 3;  // of ports_
+constexpr unsigned port_output = 3, port_error = 4;  // of ports_
 
 /// Virtio 1.2 5.11.4: tag[36], num_request_queues.
 std::vector<std::byte> file_system_configuration(const std::string& tag) {
@@ -61,6 +63,14 @@ Result<Fd> stream(int number) {
   Fd own{::fcntl(number, F_DUPFD_CLOEXEC, 0)};
   if (!own.valid()) return host_error("a descriptor for the command's streams", errno);
   return own;
+}
+
+/// A file without a name that has this content, to read from its start.
+Result<Fd> file_with(std::string_view content) {
+  Fd file{::memfd_create("vpmu-request", MFD_CLOEXEC)};
+  const bool written = file.valid() && write_all(file.get(), content) == 0 && ::lseek(file.get(), 0, SEEK_SET) == 0;
+  if (!written) return host_error("a file for the guest's request", errno);
+  return file;
 }
 
 }  // namespace
@@ -114,20 +124,37 @@ Result<void> GuestDevices::add(const Network& network) {
   return {};
 }
 
-Result<void> GuestDevices::connect(const Fd& channel, bool has_terminal, bool drops_output) {
+Result<void> GuestDevices::connect(const Fd& channel, std::string_view request, bool drops_output) {
   VMM_ASSIGN(Fd hears, stream(channel.get()));
   VMM_ASSIGN(Fd says, stream(channel.get()));
   VMM_ASSIGN(Fd input, stream(STDIN_FILENO));
   const Fd nowhere{::open("/dev/null", O_WRONLY | O_CLOEXEC)};
   VMM_ASSIGN(Fd output, stream(drops_output ? nowhere.get() : STDOUT_FILENO));
   VMM_ASSIGN(Fd error, stream(drops_output ? nowhere.get() : STDERR_FILENO));
-  ports_.push_back({.name = "vpmu.control", .input = std::move(hears), .output = std::move(says)});
+  VMM_ASSIGN(Fd request_file, file_with(request));
+  ports_.push_back({.name = "vpmu.control",
+                    .input = std::move(hears),
+                    .output = std::move(says),
+                    .heard = [this](std::span<const std::byte> bytes) { heard(bytes); }});
+  // Its end is in the request, so the port stays open.
+  ports_.push_back(
+      {.name = "vpmu.request", .input = std::move(request_file), .at_end = [](std::uint64_t /*bytes*/) {}});
   ports_.push_back({.name = "vpmu.stdin", .input = std::move(input), .at_end = [this](std::uint64_t bytes) {
                       if (input_ends_) input_ends_(bytes);
                     }});
   ports_.push_back(output_port("vpmu.stdout", std::move(output), lost_output_));
-  if (!has_terminal) ports_.push_back(output_port("vpmu.stderr", std::move(error), lost_error_));
+  ports_.push_back(output_port("vpmu.stderr", std::move(error), lost_error_));
   return {};
+}
+
+void GuestDevices::heard(std::span<const std::byte> bytes) {
+  if (!ready_) return;
+  said_.add({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  while (const auto text = said_.take_line()) {
+    const auto line = read_guest_line(*text);
+    if (!line || !std::holds_alternative<ReadyLine>(*line)) continue;
+    return std::exchange(ready_, nullptr)();
+  }
 }
 
 virtio::Console::Port GuestDevices::output_port(const char* name, Fd output, std::shared_ptr<Loss> loss) {
@@ -164,8 +191,7 @@ Result<std::vector<std::unique_ptr<virtio::Device>>> GuestDevices::make(const Gu
 }
 
 WrittenLine GuestDevices::passed_on() const {
-  return {.output = console_->passed_on(port_output),
-          .error = console_->ports() > port_error ? console_->passed_on(port_error) : 0};
+  return {.output = console_->passed_on(port_output), .error = console_->passed_on(port_error)};
 }
 
 }  // namespace vmm::tool

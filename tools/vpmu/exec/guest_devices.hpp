@@ -3,7 +3,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "exec/control_lines.hpp"
@@ -52,8 +54,9 @@ class GuestDevices {
   static Result<GuestDevices> start(const Choice& choice);
 
   /// Connects the guest's streams to this process's own; `channel` is the guest's end of the port vpmu.control, a
-  /// socket. With `drops_output` the guest's output is discarded. Fails if the host has no more descriptors.
-  Result<void> connect(const Fd& channel, bool has_terminal, bool drops_output);
+  /// socket; `request` is what the guest reads from vpmu.request. With `drops_output` the guest's output is discarded.
+  /// Fails if the host has no more descriptors.
+  Result<void> connect(const Fd& channel, std::string_view request, bool drops_output);
   /// For the machine: once. This object must outlive it.
   [[nodiscard]] Machine::Hooks::DeviceFactory factory(Accel accel);
   [[nodiscard]] WrittenLine passed_on() const;
@@ -62,6 +65,8 @@ class GuestDevices {
   /// Sets who is told of the end of our standard input, with the number of bytes before it. Before the machine runs;
   /// `told` may be called on any thread.
   void when_input_ends(std::function<void(std::uint64_t bytes)> told) { input_ends_ = std::move(told); }
+  /// The same for the guest's word that it is ready; before it goes on.
+  void when_ready(std::function<void()> told) { ready_ = std::move(told); }
 
  private:
   GuestDevices() = default;
@@ -81,11 +86,14 @@ class GuestDevices {
     std::atomic<int> error{};
   };
   static virtio::Console::Port output_port(const char* name, Fd output, std::shared_ptr<Loss> loss);
+  void heard(std::span<const std::byte> bytes);
 
   std::vector<Started> started_;
   std::vector<virtio::Console::Port> ports_;
   virtio::Console* console_{};  ///< Of the machine.
   std::function<void(std::uint64_t)> input_ends_;
+  std::function<void()> ready_;
+  LineBuffer said_;  ///< By the guest, on vpmu.control, before it was ready.
   std::shared_ptr<Loss> lost_output_{std::make_shared<Loss>()}, lost_error_{std::make_shared<Loss>()};
 };
 

@@ -54,9 +54,10 @@ void CpioArchive::add(const Entry& entry) {
 
 std::span<const std::byte> exec_init() { return {vpmu_exec_init, vpmu_exec_init_end}; }
 
-Result<std::vector<std::byte>> make_exec_initramfs(ExecRequest request, std::span<const KernelModule> modules) {
+std::string file_name(const KernelModule& module) { return module.name + ".ko"; }
+
+Result<std::vector<std::byte>> make_exec_initramfs(const ExecModules& modules, const ExecRequest* request) {
   CpioArchive archive;
-  request.modules.clear();
   const std::string directory = exec_module_directory;
   // Init's mount points.
   for (const char* const path : {"dev", "proc", "sys", "lower", "upper", "root"})
@@ -64,12 +65,16 @@ Result<std::vector<std::byte>> make_exec_initramfs(ExecRequest request, std::spa
   archive.add_directory(directory, executable);
   // The kernel opens the console for init before init mounts anything.
   archive.add_character_device("dev/console", 0600, 5, 1);
-  for (const KernelModule& module : modules) {
-    request.modules.push_back(module.name + ".ko");
-    archive.add_file(directory + "/" + request.modules.back(), readable_file, module.content);
+  std::string list;
+  for (const KernelModule& module : modules.first) list += file_name(module) + "\n";
+  for (const auto& some : {std::span{modules.first}, std::span{modules.later}})
+    for (const KernelModule& module : some)
+      archive.add_file(directory + "/" + file_name(module), readable_file, module.content);
+  archive.add_file(exec_module_list, readable_file, std::as_bytes(std::span{list}));
+  if (request != nullptr) {
+    VMM_ASSIGN(const std::string text, write_request(*request));
+    archive.add_file(exec_request_file, readable_file, std::as_bytes(std::span{text}));
   }
-  VMM_ASSIGN(const std::string text, write_request(request));
-  archive.add_file(exec_request_file, readable_file, std::as_bytes(std::span{text}));
   archive.add_file("init", executable, exec_init());
   return archive.take();
 }

@@ -39,8 +39,17 @@ class CpioArchive {
 /// The init of `vpmu exec`'s guest, a static program that is part of this one.
 std::span<const std::byte> exec_init();
 
-/// The initramfs of `vpmu exec`: init, the request with the names of these modules, and the modules. Fails as
-/// write_request() does. Cost: a copy of the modules.
-Result<std::vector<std::byte>> make_exec_initramfs(ExecRequest request, std::span<const KernelModule> modules);
+/// The modules in an initramfs.
+struct ExecModules {
+  std::vector<KernelModule> first;  ///< Loaded at once.
+  std::vector<KernelModule> later;  ///< Loaded if the request names them: the guest has not seen their devices before.
+};
+
+/// The name of the module's file in the initramfs.
+std::string file_name(const KernelModule& module);
+
+/// The initramfs of `vpmu exec`: init, the modules, and, if not null, the request, which then does not come from the
+/// host. Fails as write_request() does. Cost: a copy of the modules.
+Result<std::vector<std::byte>> make_exec_initramfs(const ExecModules& modules, const ExecRequest* request = nullptr);
 
 }  // namespace vmm::tool

@@ -99,7 +99,10 @@ Result<std::vector<std::byte>> read_module(const fs::path& path) {
 /// The modules in the order in which they were requested, each after those it depends on.
 class Loading {
  public:
-  Loading(const Modules& modules, const fs::path& directory) : modules_{&modules}, directory_{&directory} {}
+  Loading(const Modules& modules, const fs::path& directory, std::span<const KernelModule> loaded)
+      : modules_{&modules}, directory_{&directory} {
+    for (const KernelModule& module : loaded) seen_.insert(module.name);
+  }
 
   Result<void> add(const std::string& wanted) {
     VMM_TRY(begin(wanted));
@@ -161,9 +164,10 @@ std::span<const char* const> exec_module_names() {
   return names;
 }
 
-Result<std::vector<KernelModule>> find_modules(const fs::path& directory, std::span<const std::string> names) {
+Result<std::vector<KernelModule>> find_modules(const fs::path& directory, std::span<const std::string> names,
+                                               std::span<const KernelModule> loaded) {
   VMM_ASSIGN(const Modules modules, Modules::open(directory));
-  Loading loading{modules, directory};
+  Loading loading{modules, directory, loaded};
   for (const std::string& name : names) VMM_TRY(loading.add(name));
   return loading.take();
 }

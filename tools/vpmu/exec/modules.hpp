@@ -20,11 +20,12 @@ struct KernelModule {
 std::span<const char* const> exec_module_names();
 
 /// These modules and those they depend on, each once, in an order in which they can be loaded, without those that are
-/// built in. `directory` is a kernel's /lib/modules/VERSION, possibly as in a package: without modules.dep. Fails
-/// with kind usage if a module is missing or is no module. Cost: milliseconds; without modules.dep, the whole directory
-/// is searched.
+/// built in or in `loaded`. `directory` is a kernel's /lib/modules/VERSION, possibly as in a package: without
+/// modules.dep. Fails with kind usage if a module is missing or is no module. Cost: milliseconds; without modules.dep,
+/// the whole directory is searched.
 Result<std::vector<KernelModule>> find_modules(const std::filesystem::path& directory,
-                                               std::span<const std::string> names);
+                                               std::span<const std::string> names,
+                                               std::span<const KernelModule> loaded = {});
 
 /// The directory for find_modules(): `given`, else the system's, else that of the package that the kernel was
 /// unpacked from: ../lib/modules/VERSION beside it, or the kernel's own directory, as in Debian's packages since Linux

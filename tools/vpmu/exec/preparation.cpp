@@ -191,14 +191,14 @@ void add_network(const ExecArguments& arguments, ExecPreparation& preparation) {
                                  .name_server = addresses.name_server};
 }
 
-std::vector<std::string> module_names(const ExecArguments& arguments, const ExecPreparation& preparation) {
-  std::vector<std::string> names{exec_module_names().begin(), exec_module_names().end()};
+void choose_modules(const ExecArguments& arguments, ExecPreparation& preparation) {
+  auto& names = preparation.modules;
+  names.assign(exec_module_names().begin(), exec_module_names().end());
   if (preparation.devices.shares.empty()) std::erase(names, "virtiofs");
-  if (!preparation.devices.disks.empty()) names.emplace_back("virtio_blk");
   if (preparation.request.root_disk) names.emplace_back("ext4");
-  if (preparation.request.network) names.emplace_back("virtio_net");
   names.insert(names.end(), arguments.more_modules.begin(), arguments.more_modules.end());
-  return names;
+  if (!preparation.devices.disks.empty()) preparation.later_modules.emplace_back("virtio_blk");
+  if (preparation.request.network) preparation.later_modules.emplace_back("virtio_net");
 }
 
 }  // namespace
@@ -210,7 +210,7 @@ Result<ExecPreparation> prepare_exec(const ExecArguments& arguments) {
   VMM_TRY(add_shares(arguments, root, preparation));
   VMM_TRY(add_disks(arguments, root, preparation));
   add_network(arguments, preparation);
-  preparation.modules = module_names(arguments, preparation);
+  choose_modules(arguments, preparation);
   return preparation;
 }
 

@@ -14,6 +14,8 @@ struct ExecPreparation {
   ExecRequest request;  ///< Without its modules.
   GuestDevices::Choice devices;
   std::vector<std::string> modules;  ///< Of the kernel, by their names.
+  /// Of devices that a guest which has booted may not have seen: they are not the same in each run.
+  std::vector<std::string> later_modules;
 };
 
 /// From the arguments and this process's environment. `arguments.machine.accel` must be chosen. Fails with kind usage

@@ -48,7 +48,8 @@ struct ExecNetwork {
 /// others belong to nobody there.
 enum class FileServer { root, user };
 
-/// What the init of `vpmu exec` does in the guest. The initramfs has it as the file `exec_request_file`.
+/// What the init of `vpmu exec` does in the guest. It comes through the port vpmu.request, with another NUL at its end;
+/// or the initramfs has it as the file `exec_request_file`.
 struct ExecRequest {
   std::vector<std::string> arguments;    ///< The command, looked up in the environment's PATH, and its arguments.
   std::vector<std::string> environment;  ///< All of it: NAME=VALUE.
@@ -65,12 +66,15 @@ struct ExecRequest {
   std::optional<ExecNetwork> network;  ///< Of the interface eth0; without it, there is only the loopback.
   std::string hostname;                ///< Empty: the kernel's.
   std::string random_seed;             ///< Seeds the kernel's random numbers: 32 bytes or more. Empty: its own.
-  std::vector<std::string> modules;    ///< Files of `exec_module_directory`, in the order in which they are loaded.
+  /// Files of `exec_module_directory` that are loaded now, in this order: after those of `exec_module_list`.
+  std::vector<std::string> modules;
   bool operator==(const ExecRequest&) const = default;
 };
 
 inline constexpr const char* exec_request_file = "request";
 inline constexpr const char* exec_module_directory = "modules";
+/// The files there that are loaded before the guest has its request: a name in each line, in their order.
+inline constexpr const char* exec_module_list = "modules.first";
 
 /// The content of that file. Fails with kind usage if the request breaks a limit: a string with a NUL or of more
 /// than 128 KiB, 4 MiB in all, a path that is not absolute, an invalid name.

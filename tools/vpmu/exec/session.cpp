@@ -48,7 +48,7 @@ class ExecSession {
     channel_.non_blocking(true);
     read_channel();
     options_.when_input_ends([this](std::uint64_t bytes) { input_ended(bytes); });
-    if (options_.starting) VMM_TRY(options_.starting());
+    if (options_.keep) options_.when_ready([this] { ready(); });
     VMM_TRY(confine(options_.confinement.process));
     machine_->start();
     VMM_TRY(confine(options_.confinement.session));
@@ -116,6 +116,12 @@ class ExecSession {
       asio::post(io_, [this, line] { send(line); });
   }
 
+  /// As input_ended(): in virtual time the machine is saved at the same moment in each run.
+  void ready() {
+    machine_->ask_to_pause();
+    asio::post(io_, [this] { options_.keep(*machine_); });
+  }
+
   void read_channel() {
     channel_.async_read_some(asio::buffer(part_), [this](error_code error, std::size_t bytes) {
       if (error) return;
@@ -129,7 +135,8 @@ class ExecSession {
   void heard(const std::string& text) {
     const auto line = read_guest_line(text);
     if (!line) return;
-    std::visit(overload{[this](const StartedLine&) { end_.started = true; },
+    std::visit(overload{[](const ReadyLine&) {},  // GuestDevices has heard it
+                        [this](const StartedLine&) { end_.started = true; },
                         [this](const WrittenLine& written) { written_ = written; },
                         [this](const ExitLine& exit) {
                           end_.exit_code = exit.code;

@@ -22,7 +22,10 @@ struct ExecSessionOptions {
   std::function<WrittenLine()> passed_on{};
   /// Is given the function to call at the end of the command's input.
   std::function<void(std::function<void(std::uint64_t bytes)>)> when_input_ends{};
-  std::function<Result<void>()> starting{};  ///< As SessionOptions::starting.
+  /// Is given the function to call, on a vCPU's thread, once the guest has booted and asks for its request.
+  std::function<void(std::function<void()>)> when_ready{};
+  /// Called then, on the session's thread; all vCPUs wait until it has saved the machine. May be empty.
+  std::function<void(Machine& machine)> keep{};
   std::chrono::duration<double> timeout{};
   SessionOptions::Confinement confinement{};
 };

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "command_line.hpp"
+#include "exec/exec.hpp"
 #include "exec/kernel.hpp"
 #include "exec/perf_there.hpp"
 #include "files/input_file.hpp"
@@ -33,7 +34,7 @@ struct TestKernelArguments {
   DeliveryOptions delivery;
   unsigned jobs{};
   std::optional<double> timeout;
-  bool quiet{};
+  bool quiet{}, no_cache{};
 
   /// The full suite uses perf, and therefore this machine's root.
   [[nodiscard]] bool is_full() const { return suite == "full"; }
@@ -80,6 +81,7 @@ Result<std::vector<std::string>> command_of(const TestKernelArguments& arguments
                                    "--root",    arguments.is_full() ? "/" : root.path(),
                                    "--append",  fmt::format("{} {}", kernel_options, arguments.append),
                                    "--timeout", fmt::format("{}", arguments.timeout.value_or(patience))};
+  if (arguments.no_cache) command.emplace_back("--no-cache");
   if (!arguments.changes.empty()) command.insert(command.end(), {"--set", arguments.changes.text()});
   if (!arguments.modules.empty()) command.insert(command.end(), {"--modules", arguments.modules});
   command.insert(command.end(),
@@ -172,6 +174,7 @@ void add_test_kernel(Command& app, int& exit_code) {
   test.add_option("--modules", arguments->modules, "the kernel's modules; default: where packages have them")
       .takes_file();
   test.add_option("--append", arguments->append, "added to the kernel's command line");
+  test.add_flag("--no-cache", arguments->no_cache, no_cache_help);
   test.add_option("--accel", arguments->accel, "what runs the guests' code: soft (the same in each run), kvm")
       .shows_default()
       .one_of({"soft", "kvm"});

@@ -27,7 +27,7 @@ using BadInput = Program;
 TEST_F(BadInput, NoCommandAndUnknownOnes) {
   expect_failure(
       vpmu({}), 2,
-      {"vpmu: no command", "run, exec, stat, profile, test-kernel, report, doctor, events, models, records, ctl",
+      {"vpmu: no command", "run, exec, stat, profile, test-kernel, report, doctor, events, models, records, cache, ctl",
        "vpmu --help"});
   expect_failure(vpmu({"fly"}), 2, {"fly"});
   expect_failure(run({}), 2, {"--kernel", "--restore", "vpmu run --help"});

@@ -23,8 +23,8 @@ TEST(ControlLines, OfTheHostAreReadAsTheyWereWritten) {
 
 TEST(ControlLines, OfTheGuestAreReadAsTheyWereWritten) {
   for (const GuestLine& line :
-       std::initializer_list<GuestLine>{StartedLine{}, WrittenLine{1, UINT64_MAX}, ExitLine{0}, ExitLine{255},
-                                        KilledLine{9}, ErrorLine{"mounting x: no"}}) {
+       std::initializer_list<GuestLine>{ReadyLine{}, StartedLine{}, WrittenLine{1, UINT64_MAX}, ExitLine{0},
+                                        ExitLine{255}, KilledLine{9}, ErrorLine{"mounting x: no"}}) {
     const std::string text = without_newline(write_line(line));
     const auto read = read_guest_line(text);
     ASSERT_TRUE(read) << text;
@@ -37,8 +37,8 @@ TEST(ControlLines, ThatNobodySaysAreRefused) {
        {"", "signal", "signal 0", "signal -2", "signal 65", "signal 2 ", "signal  2", "window 1", "window 1 65536",
         "window 1 2 3", "eof ", "eof x", "eof 18446744073709551616", "off 1", "offer", "signals 2", "started"})
     EXPECT_FALSE(read_host_line(text)) << text;
-  for (const char* const text : {"", "started now", "written", "written 1", "written 1 -1", "exit", "exit 256",
-                                 "exit -1", "exit 1x", "killed 0", "killed 65", "error", "off"})
+  for (const char* const text : {"", "ready now", "started now", "written", "written 1", "written 1 -1", "exit",
+                                 "exit 256", "exit -1", "exit 1x", "killed 0", "killed 65", "error", "off"})
     EXPECT_FALSE(read_guest_line(text)) << text;
 }
 

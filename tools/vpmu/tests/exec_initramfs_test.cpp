@@ -57,26 +57,44 @@ TEST(CpioArchive, HasEachEntryAligned) {
   }
 }
 
-TEST(ExecInitramfs, HasInitTheRequestAndTheModulesThatItNames) {
-  const std::vector<KernelModule> modules{{"fuse", archive_bytes_of("one")}, {"virtiofs", archive_bytes_of("two")}};
-  const auto archive = make_exec_initramfs({.arguments = {"true"}}, modules);
+ExecModules some_modules() {
+  ExecModules modules;
+  modules.first.push_back({"fuse", archive_bytes_of("one")});
+  modules.first.push_back({"virtiofs", archive_bytes_of("two")});
+  modules.later.push_back({"virtio_blk", archive_bytes_of("three")});
+  return modules;
+}
+
+TEST(ExecInitramfs, HasInitAndTheModules) {
+  const auto archive = make_exec_initramfs(some_modules());
   ASSERT_TRUE(archive);
   const auto entries = unpack(*archive);
   EXPECT_EQ(entries.at("modules/fuse.ko").content, "one");
   EXPECT_EQ(entries.at("modules/virtiofs.ko").content, "two");
+  EXPECT_EQ(entries.at("modules/virtio_blk.ko").content, "three");
+  EXPECT_EQ(entries.at(exec_module_list).content, "fuse.ko\nvirtiofs.ko\n");
   EXPECT_EQ(entries.at("init").mode, 0100755U);
   EXPECT_EQ(entries.at("init").content.substr(0, 4), "\177ELF");
-  const auto request = read_request(entries.at(exec_request_file).content);
-  ASSERT_TRUE(request);
-  EXPECT_EQ(*request, (ExecRequest{.arguments = {"true"}, .modules = {"fuse.ko", "virtiofs.ko"}}));
+  EXPECT_FALSE(entries.contains(exec_request_file));
 }
 
-TEST(ExecInitramfs, IsTheSameForTheSameRequest) {
-  const auto make = [] { return make_exec_initramfs({.arguments = {"true"}}, {}).value(); };
-  EXPECT_EQ(make(), make());
+TEST(ExecInitramfs, HasTheRequestIfThereIsOne) {
+  const ExecRequest request{.arguments = {"true"}, .modules = {"virtio_blk.ko"}};
+  const auto archive = make_exec_initramfs(some_modules(), &request);
+  ASSERT_TRUE(archive);
+  const auto read = read_request(unpack(*archive).at(exec_request_file).content);
+  ASSERT_TRUE(read);
+  EXPECT_EQ(*read, request);
 }
 
-TEST(ExecInitramfs, FailsForARequestThatCannotBeWritten) { EXPECT_FALSE(make_exec_initramfs({}, {})); }
+TEST(ExecInitramfs, IsTheSameForTheSameModules) {
+  EXPECT_EQ(make_exec_initramfs(some_modules()).value(), make_exec_initramfs(some_modules()).value());
+}
+
+TEST(ExecInitramfs, FailsForARequestThatCannotBeWritten) {
+  const ExecRequest nothing;
+  EXPECT_FALSE(make_exec_initramfs({}, &nothing));
+}
 
 }  // namespace
 }  // namespace vmm::tool

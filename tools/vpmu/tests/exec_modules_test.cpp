@@ -150,6 +150,8 @@ TEST(FindModules, PutsEachBehindWhatItDependsOn) {
   const std::vector<std::string> names{"fuse", "virtiofs", "virtio-ring"};
   EXPECT_EQ(names_of(find_modules(directory.path(), names)), "fuse virtio_ring virtio virtiofs ");
   EXPECT_EQ(find_modules(directory.path(), names).value()[1].content, module_with("depends="));
+  const auto loaded = find_modules(directory.path(), std::vector<std::string>{"virtio"});
+  EXPECT_EQ(names_of(find_modules(directory.path(), names, *loaded)), "fuse virtiofs ");
 }
 
 TEST(FindModules, GoesByTheListOfDepmodWhereThatIsThere) {

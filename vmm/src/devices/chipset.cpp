@@ -64,6 +64,8 @@ void SystemControlPort::port_write(std::uint16_t /*port*/, std::span<const std::
   gates_ = static_cast<std::uint8_t>(value_of(in)) & writable;
 }
 
+void StoppedTimer::port_read(std::uint16_t /*port*/, std::span<std::byte> out) { answer(out, 0); }
+
 void AcpiPower::port_read(std::uint16_t port, std::span<std::byte> out) {
   switch (port - first_port) {
     case pm1_status_offset: return answer(out, out.size() == 4 ? std::uint32_t{enable_.load()} << 16U : 0);

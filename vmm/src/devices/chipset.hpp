@@ -58,6 +58,18 @@ class SystemControlPort final : public PortDevice {
   std::atomic<std::uint8_t> gates_{0};  ///< The bits that software has written.
 };
 
+/// The ports of an 8254, which KVM's serves if there is one: its counters stand at 0. A guest that waits for one to
+/// come down from its top, as Linux does 50,000 times to measure the TSC, gives up at once; FFH, of no device, is the
+/// top.
+class StoppedTimer final : public PortDevice {
+ public:
+  static constexpr std::uint16_t first_port = 0x40, port_count = 4;
+
+  void port_read(std::uint16_t port, std::span<std::byte> out) override;
+  void port_write(std::uint16_t /*port*/, std::span<const std::byte> /*in*/) override {}
+  [[nodiscard]] std::vector<PortRange> ports() const override { return {{.first = first_port, .count = port_count}}; }
+};
+
 /// PM1a event and control registers: ACPI mode is always on, no event ever comes, S5 powers off. ACPI 4.8.3.
 class AcpiPower final : public PortDevice {
  public:

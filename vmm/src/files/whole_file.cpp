@@ -1,6 +1,7 @@
 #include "files/whole_file.hpp"
 
 #include <fcntl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,12 +15,34 @@
 #include "files/output_file.hpp"
 
 namespace vmm {
+namespace {
+
+constexpr unsigned max_names = 100;  // as mkstemp(3), tries until one is free
+
+std::string directory_of(const std::string& path) {
+  const std::string parent = std::filesystem::path{path}.parent_path();
+  return parent.empty() ? "." : parent;
+}
+
+unsigned random_number() {
+  constexpr unsigned mask = 0xFFFFFF;
+  unsigned number = 0;
+  while (::getrandom(&number, sizeof number, 0) < 0 && errno == EINTR) continue;
+  return number & mask;
+}
+
+}  // namespace
 
 Result<WholeFile> WholeFile::create(const std::string& path, FileRole role) {
   struct stat old{};
   if (::lstat(path.c_str(), &old) == 0 && !S_ISREG(old.st_mode))
     return cannot("write", role, path, fmt::format("it is {}", kind_of_file(old.st_mode)));
   WholeFile file{path, std::move(role)};
+  file.names_ = true;
+  constexpr mode_t for_the_owner = 0600;
+  if (::access("/proc/self/fd", X_OK) == 0)
+    file.fd_ = Fd{::open(directory_of(path).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, for_the_owner)};
+  if (file.fd_.valid()) return file;
   // Exclusive, for the owner only, and under a name of its own: what others have put there is neither followed nor
   // written to.
   std::string name = path + ".part-XXXXXX";
@@ -40,7 +63,7 @@ Result<WholeFile> WholeFile::given(Fd fd, FileRole role) {
 }
 
 WholeFile::~WholeFile() {
-  if (fd_.valid() && !unfinished_.empty()) ::unlink(unfinished_.c_str());
+  if (fd_.valid() && names_ && !unfinished_.empty()) ::unlink(unfinished_.c_str());
 }
 
 Result<void> WholeFile::be_like(const struct stat& other) {
@@ -59,17 +82,32 @@ Result<void> WholeFile::write(std::span<const std::byte> bytes) {
 Result<void> WholeFile::finish() {
   // EINVAL: a pipe.
   if (::fsync(fd_.get()) != 0 && errno != EINVAL) return cannot_write();
-  if (unfinished_.empty()) return {};
-  if (std::rename(unfinished_.c_str(), path_.c_str()) != 0) return cannot_write();
+  if (!names_) return {};
+  VMM_TRY(name_it());
   fd_.reset();
   return sync_directory();
+}
+
+// A file without a name cannot replace another one: it gets a temporary name then.
+Result<void> WholeFile::name_it() {
+  for (unsigned n = 0; unfinished_.empty(); ++n) {
+    const std::string name = n == 0 ? path_ : fmt::format("{}.part-{:06x}", path_, random_number());
+    const std::string open_file = fmt::format("/proc/self/fd/{}", fd_.get());
+    if (::linkat(AT_FDCWD, open_file.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) {
+      if (n == 0) return {};
+      unfinished_ = name;
+    } else if (errno != EEXIST || n == max_names) {
+      return cannot_write();
+    }
+  }
+  if (std::rename(unfinished_.c_str(), path_.c_str()) != 0) return cannot_write();
+  return {};
 }
 
 // Without it a crash of the host could undo the new name. Skipped if the directory may be written but not read, or if
 // its file system cannot do it.
 Result<void> WholeFile::sync_directory() const {
-  const std::string parent = std::filesystem::path{path_}.parent_path();
-  const Fd directory{::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  const Fd directory{::open(directory_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
   if (!directory.valid() || ::fsync(directory.get()) == 0 || errno == EINVAL) return {};
   return cannot_write();
 }

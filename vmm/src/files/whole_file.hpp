@@ -13,8 +13,9 @@
 namespace vmm {
 
 /// A file that is written completely or not at all: only finish() gives it its name, replacing an older file of that
-/// name. Until then it has a name in the same directory that nobody can guess. Only its owner can read it, unless
-/// be_like() changes that. Symbolic links are followed at neither name.
+/// name. Until then it has none, and is gone with the processes that have it open; or, where the file system has no
+/// such files, one in the same directory that nobody can guess. Only its owner can read it, unless be_like() changes
+/// that. Symbolic links are followed at neither name.
 class WholeFile {
  public:
   /// Fails with kind usage where the directory cannot be written to, and where the name is taken by something that is
@@ -35,19 +36,21 @@ class WholeFile {
   /// Of the file, to send to a process that writes it. Until finish().
   [[nodiscard]] const Fd& descriptor() const { return fd_; }
   /// From here on another process, which has a copy of this object, finishes or removes the file; this one only writes.
-  void hand_over() { unfinished_.clear(); }
+  void hand_over() { names_ = false; }
   /// Waits until the file is on the disk, then gives it its name. Call it once.
   Result<void> finish();
 
  private:
   WholeFile(std::string path, FileRole role) : path_{std::move(path)}, role_{std::move(role)} {}
+  Result<void> name_it();
   /// By errno.
   [[nodiscard]] Failure cannot_write() const;
   Result<void> sync_directory() const;
 
   std::string path_;
   FileRole role_;
-  std::string unfinished_;  ///< Its temporary name; empty if another process has that.
+  std::string unfinished_;  ///< Its temporary name; empty if it has none yet.
+  bool names_{};            ///< This process names the file, or removes it.
   Fd fd_;                   ///< Open until finish().
 };
 

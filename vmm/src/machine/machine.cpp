@@ -249,6 +249,9 @@ Result<void> Machine::restore(const MachineImage& image) {
 Result<MachineImage> Machine::save() {
   MachineImage image = made_as_;
   for (auto& vcpu : vcpus_) VMM_TRY(vcpu->wait_until_paused());
+  if (uncore_ && uncore_->was_written())
+    return usage_error("cannot save this guest: it has used the uncore's counters, which a snapshot does not include",
+                       "save a guest that runs without --bare-metal");
   VMM_ASSIGN(const Bytes virtio, save_virtio());
   for (auto& vcpu : vcpus_) {
     VMM_ASSIGN(image.vcpus.emplace_back(), vcpu->save());
@@ -258,11 +261,12 @@ Result<MachineImage> Machine::save() {
   return image;
 }
 
-Result<MachineImage> Machine::pause() {
-  if (uncore_ && uncore_->was_written())
-    return usage_error("cannot save this guest: it has used the uncore's counters, which a snapshot does not include",
-                       "save a guest that runs without --bare-metal");
+void Machine::ask_to_pause() {
   for (auto& vcpu : vcpus_) vcpu->pause();
+}
+
+Result<MachineImage> Machine::pause() {
+  ask_to_pause();
   auto image = save();
   if (!image) resume();
   return image;

@@ -74,6 +74,9 @@ class Machine final : public StopRequests {
   /// is complete, stops them there (StopReason::user). Not on a vCPU's thread. Cost: the time to write the guest's
   /// memory, all of it visible to the guest.
   Result<void> snapshot(WholeFile file, AfterSnapshot then = AfterSnapshot::go_on);
+  /// Asks every vCPU to pause before it goes on; does not wait. Any thread: a vCPU's own runs no further instruction
+  /// than the one that it is at. snapshot(), or pause() and resume(), must follow.
+  void ask_to_pause();
   /// The parts of snapshot(), for a caller that lets another thread write: pauses every vCPU, and returns what
   /// write_snapshot() takes beside memory(). Unless it fails, resume() must follow.
   Result<MachineImage> pause();

@@ -37,6 +37,7 @@ void Machine::add_devices(const MachineConfig& config) {
   add(std::make_unique<AcpiPower>(*this));
   add(std::make_unique<FirmwareConfig>(config.memory_bytes, config.cpus));
   add(std::make_unique<SystemControlPort>());
+  add(std::make_unique<StoppedTimer>());
   add(std::make_unique<TestDevice>([this](std::uint32_t line, LineLevel level) { Line{*this, line}.set(level); }));
   add(std::make_unique<IgnoredPort>());
   add(std::make_unique<ExitPort>(*this));

@@ -143,16 +143,16 @@ Result<void> require_rdpmc(RdpmcBehaviour behaviour) {
 }
 
 Result<SpeedComparison> compare_speed(const System& system) {
-  // A short loop first determines how long the real one may be: an emulating KVM is a thousand times slower.
-  constexpr std::uint64_t short_loop = 20'000;
+  // Short loops first determine how long the real one may be: an emulating KVM is a thousand times slower.
+  constexpr std::uint64_t first_loop = 1'000, shorter_loop = 4'000, short_loop = 20'000;
   constexpr std::uint64_t long_loop = 10'000'000;
   constexpr std::uint64_t instructions_per_round = 2;
   VMM_ASSIGN(auto guest, ProbeGuest::create(system));
-  std::uint64_t count = short_loop;
+  std::uint64_t count = first_loop;
   // What a new guest's first instructions cost the host is not the CPU's speed.
   VMM_TRY(guest.load(counted_loop, count));
   VMM_ASSIGN(ProbeGuest::Outcome outcome, guest.run());
-  for (const std::uint64_t next : {short_loop, long_loop}) {
+  for (const std::uint64_t next : {shorter_loop, short_loop, long_loop}) {
     count = next;
     VMM_TRY(guest.load(counted_loop, count));
     VMM_ASSIGN(outcome, guest.run());

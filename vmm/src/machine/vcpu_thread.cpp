@@ -181,12 +181,13 @@ Result<void> VcpuThread::run_guest() {
   while (result && !stop_) {
     kick_watch_.looked();
     serve_statistics(*vcpu);
-    // Loaded first: a store at each exit would take the cache line from the other vCPUs.
-    if (services_.attention.load(std::memory_order_relaxed) && services_.attention.exchange(false)) services_.attend();
     if (pause_wanted_ && completed) {
       rest(*vcpu);
       kick_watch_.forget();
     }
+    // After the pause: what has come meanwhile is there before the guest goes on. Loaded first: a store at each exit
+    // would take the cache line from the other vCPUs.
+    if (services_.attention.load(std::memory_order_relaxed) && services_.attention.exchange(false)) services_.attend();
     if (stop_) break;
     auto exit = vcpu->run();
     completed = exit && (std::holds_alternative<Interrupted>(*exit) || std::holds_alternative<TimeUp>(*exit));

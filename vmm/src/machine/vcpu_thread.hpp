@@ -59,7 +59,7 @@ class VcpuThread {
   /// Waits until the thread has ended. Once, by the owner.
   void join();
 
-  /// Asks the vCPU to pause between two of its runs until resume(). Does not wait. Any thread but the vCPU's own.
+  /// Asks the vCPU to pause between two of its runs until resume(). Does not wait. Any thread.
   void pause();
   /// Waits until it is paused. Fails if it has ended.
   Result<void> wait_until_paused();

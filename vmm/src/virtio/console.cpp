@@ -264,6 +264,7 @@ Result<bool> Console::serve_output(unsigned port) {
     const ssize_t wrote = ::write(state.port.output.get(), part.data(), bytes);
     if (wrote > 0) {
       state.written += static_cast<std::size_t>(wrote);
+      if (state.port.heard) state.port.heard(std::span{part}.first(static_cast<std::size_t>(wrote)));
     } else if (errno != EINTR && errno != EAGAIN) {
       state.error = errno;
       state.port.output.reset();

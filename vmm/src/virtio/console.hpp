@@ -30,6 +30,9 @@ class Console final : public Device {
     Fd output{};       ///< Where the guest's output goes; empty: it is discarded.
     /// Called at the end of `input` with its number of bytes, instead of closing the port. On any thread. May be empty.
     std::function<void(std::uint64_t bytes)> at_end{};
+    /// Called with what the guest writes, once `output` has it and before the guest goes on. On any thread, which may
+    /// not call the console. May be empty.
+    std::function<void(std::span<const std::byte> bytes)> heard{};
     /// Called with each number of bytes that `output` did not take, and errno, but not if its reader has gone: that is
     /// for the guest to know. On any thread. May be empty.
     std::function<void(std::uint64_t bytes, int error)> lost{};

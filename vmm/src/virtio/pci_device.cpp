@@ -366,7 +366,10 @@ Result<void> PciDevice::save(ByteWriter& out) {
 
 void PciDevice::go_on() {
   const std::scoped_lock order{driver_};
-  if (started_) device_->go_on();
+  if (!started_) return;
+  device_->go_on();
+  // As restore() does: what has come meanwhile is served before the guest runs on, whichever of the two it was.
+  attention();
 }
 
 /// Whether a driver can have set it so.

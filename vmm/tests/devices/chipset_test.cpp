@@ -66,6 +66,14 @@ TEST(SystemControlPort, NoNmiOfTheBoardWaitsAndSoftwaresGatesStay) {
   EXPECT_EQ(test::in<std::uint8_t>(other, 0x61), 0x2D);
 }
 
+TEST(StoppedTimer, StandsAt0) {
+  StoppedTimer timer;
+  test::out<std::uint8_t>(timer, 0x43, 0xB0);  // channel 2, both bytes, mode 0
+  test::out<std::uint8_t>(timer, 0x42, 0xFF);
+  for (std::uint16_t port = 0x40; port <= 0x43; ++port) EXPECT_EQ(test::in<std::uint8_t>(timer, port), 0);
+  EXPECT_EQ(test::in<std::uint16_t>(timer, 0x40), 0);
+}
+
 TEST(TestDevice, KeepsFourBytesAndDrivesLines) {
   std::vector<std::pair<std::uint32_t, LineLevel>> seen;
   TestDevice device{[&](std::uint32_t line, LineLevel level) { seen.emplace_back(line, level); }};

@@ -131,6 +131,26 @@ TEST_P(VirtioConsole, WritesWhatTheGuestSends) {
   EXPECT_FALSE(events.used_queues.empty());
 }
 
+TEST_P(VirtioConsole, TellsWhatTheGuestHasSaidBeforeItGoesOn) {
+  const Pipe said;
+  std::string heard;
+  std::vector<Console::Port> ports;
+  ports.push_back(
+      {.name = "out", .output = Fd{::dup(said.write.get())}, .heard = [&](std::span<const std::byte> bytes) {
+         EXPECT_EQ(read_some(said.read), "ready") << "the output has it";
+         EXPECT_FALSE(queues[1].take()) << "and the guest does not know that yet";
+         heard.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+       }});
+  console = *Console::create(memory, std::move(ports), GetParam());
+  setup.rings.resize(4);
+  ASSERT_TRUE(console->begin(events));
+  ASSERT_TRUE(console->start(setup));
+  queues[1].send(std::as_bytes(std::span{"ready", 5}));
+  console->notify(1);
+  EXPECT_EQ(heard, "ready");
+  EXPECT_TRUE(queues[1].take());
+}
+
 TEST_P(VirtioConsole, GivesInputToAPortThatIsOpen) {
   ASSERT_EQ(::write(input.write.get(), "typed", 5), 5);
   queues[4].give_room(3);

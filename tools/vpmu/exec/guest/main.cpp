@@ -15,14 +15,24 @@
 namespace vmm::tool::guest {
 namespace {
 
+/// From the initramfs or, if that has none, from the host: this machine has booted, and asks for it.
+Result<ExecRequest> take_request(Control& control, Announcements& announcements) {
+  const std::string path = "/" + std::string{exec_request_file};
+  if (::access(path.c_str(), F_OK) == 0) {
+    VMM_ASSIGN(const std::string file, read_file(path));
+    return read_request(file);
+  }
+  control.say(ReadyLine{});
+  VMM_ASSIGN(const Fd port, open_port("vpmu.request", announcements));
+  VMM_ASSIGN(const std::string text, read_port(port));
+  return read_request(text);
+}
+
 /// Sets the guest up as the request says.
-Result<ExecRequest> prepare() {
-  VMM_ASSIGN(const std::string file, read_file("/" + std::string{exec_request_file}));
-  VMM_ASSIGN(ExecRequest request, read_request(file));
+Result<void> prepare(const ExecRequest& request) {
   VMM_TRY(load_modules(request));
   VMM_TRY(mount_root(request));
-  VMM_TRY(apply_settings(request));
-  return request;
+  return apply_settings(request);
 }
 
 Result<StreamPorts> open_stream_ports(const ExecRequest& request, Announcements& announcements) {
@@ -51,13 +61,15 @@ Result<void> live(Control& control) {
   VMM_TRY(mount_first());
   log("init starts");
   VMM_ASSIGN(Announcements announcements, Announcements::create());
-  const auto request = prepare();
+  const auto loaded = load_first_modules();
   // Whether or not this worked, the host has to be told.
   VMM_ASSIGN(Fd port, open_port("vpmu.control", announcements));
   control.attach(std::move(port));
-  if (!request) return Failure{request.error()};
-  VMM_ASSIGN(StreamPorts ports, open_stream_ports(*request, announcements));
-  return run_command(*request, std::move(ports), control);
+  VMM_TRY(loaded);
+  VMM_ASSIGN(const ExecRequest request, take_request(control, announcements));
+  VMM_TRY(prepare(request));
+  VMM_ASSIGN(StreamPorts ports, open_stream_ports(request, announcements));
+  return run_command(request, std::move(ports), control);
 }
 
 }  // namespace

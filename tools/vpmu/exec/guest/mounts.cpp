@@ -164,6 +164,16 @@ Result<void> mount_first() {
   return {};
 }
 
+Result<void> load_first_modules() {
+  VMM_ASSIGN(const std::string list, read_file("/" + std::string{exec_module_list}));
+  for (std::size_t begin = 0; begin < list.size();) {
+    const std::size_t end = list.find('\n', begin);
+    VMM_TRY(load_module(list.substr(begin, end - begin)));
+    begin = end == std::string::npos ? list.size() : end + 1;
+  }
+  return {};
+}
+
 Result<void> load_modules(const ExecRequest& request) {
   for (const std::string& name : request.modules) VMM_TRY(load_module(name));
   return {};

@@ -86,4 +86,19 @@ Result<Fd> open_port(const std::string& name, Announcements& announcements) {
   return port;
 }
 
+Result<std::string> read_port(const Fd& port) {
+  std::string text;
+  for (std::array<char, 4096> part{};;) {
+    pollfd state{.fd = port.get(), .events = POLLIN};
+    ::poll(&state, 1, -1);
+    const ssize_t bytes = ::read(port.get(), part.data(), part.size());
+    if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (bytes <= 0) return host_error("reading the request", bytes < 0 ? errno : 0, "the host has closed its port");
+    text.append(part.data(), static_cast<std::size_t>(bytes));
+    if (!text.ends_with(std::string_view{"\0\0", 2})) continue;
+    text.pop_back();
+    return text;
+  }
+}
+
 }  // namespace vmm::tool::guest

@@ -25,4 +25,8 @@ class Announcements {
 /// that does not happen within some seconds.
 Result<Fd> open_port(const std::string& name, Announcements& announcements);
 
+/// The fields, each with its NUL, that the host sends on such a port, up to an empty one. Waits for ever. Fails if the
+/// host closes the port before.
+Result<std::string> read_port(const Fd& port);
+
 }  // namespace vmm::tool::guest

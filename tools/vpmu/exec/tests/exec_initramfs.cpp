@@ -11,14 +11,16 @@
 namespace vmm::tool {
 namespace {
 
-Result<std::vector<KernelModule>> modules_for(const std::string& kernel) {
+Result<ExecModules> modules_for(const std::string& kernel) {
   constexpr std::uint64_t max = std::uint64_t{64} << 20;
   VMM_ASSIGN(const auto image, read_whole_file(kernel, {"the kernel", "give a bzImage"}, max));
   VMM_ASSIGN(const std::string version, kernel_version(image));
   VMM_ASSIGN(const auto directory, find_module_directory({}, kernel, version));
-  if (!directory) return std::vector<KernelModule>{};
+  ExecModules modules;
+  if (!directory) return modules;
   const auto wanted = exec_module_names();
-  return find_modules(*directory, std::vector<std::string>{wanted.begin(), wanted.end()});
+  VMM_ASSIGN(modules.first, find_modules(*directory, std::vector<std::string>{wanted.begin(), wanted.end()}));
+  return modules;
 }
 
 Result<void> write_initramfs(std::span<char*> arguments) {
@@ -26,9 +28,9 @@ Result<void> write_initramfs(std::span<char*> arguments) {
   std::string file = "vpmu exec request 1";
   file.push_back('\0');
   for (const char* const field : arguments.subspan(3)) (file += field).push_back('\0');
-  VMM_ASSIGN(ExecRequest request, read_request(file));
+  VMM_ASSIGN(const ExecRequest request, read_request(file));
   VMM_ASSIGN(const auto modules, modules_for(arguments[1]));
-  VMM_ASSIGN(const auto archive, make_exec_initramfs(std::move(request), modules));
+  VMM_ASSIGN(const auto archive, make_exec_initramfs(modules, &request));
   std::ofstream out{arguments[2], std::ios::binary};
   out.write(reinterpret_cast<const char*>(archive.data()), static_cast<std::streamsize>(archive.size()));
   if (!out.flush()) return host_error("cannot write the initramfs");

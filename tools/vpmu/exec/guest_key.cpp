@@ -1,0 +1,50 @@
+#include "exec/guest_key.hpp"
+
+#include <fmt/format.h>
+
+#include "files/input_file.hpp"
+#include "processor/guest_features.hpp"
+#include "snapshot/checksum.hpp"
+
+namespace vmm::tool {
+namespace {
+
+std::uint64_t sum_of(std::span<const std::byte> bytes) {
+  Checksum sum;
+  sum.add(bytes);
+  return sum.value();
+}
+
+/// Of the features that this host's CPU gives to guests.
+std::uint64_t sum_of_features() {
+  Checksum sum;
+  const CpuidTable features = supported_features();
+  for (const kvm_cpuid_entry2& entry : features.entries()) sum.add(std::as_bytes(std::span{&entry, 1}));
+  return sum.value();
+}
+
+}  // namespace
+
+Result<std::string> guest_key(const MachineConfig& machine, std::span<const std::byte> kernel,
+                              const std::string& kernel_version, const std::string& devices) {
+  constexpr std::uint64_t max_program_bytes = 1ULL << 30U;
+  VMM_ASSIGN(const auto program,
+             read_whole_file("/proc/self/exe", {.what = "this program", .advice = "mount /proc"}, max_program_bytes));
+  // All members, so that a new one cannot be forgotten. Left out: paths; what only KVM takes; and what a guest of
+  // `vpmu exec` does not have.
+  const auto& [kernel_path, restore, initrd, initrd_content, command_line, memory_bytes, cpus, threads_per_core, model,
+               bare_metal, source, source_options, events, accel, kvm_device, unknown_msr, pmu_time, pmu_policies,
+               elf_arguments, epoch, max_ticks, schedule] = machine;
+  const auto& [was_open, compiling, time, changes, model_log, instead] = source_options;
+  const auto& [skid_events, load_tag_interval] = pmu_policies;
+  const Schedule turns = schedule.value_or(Schedule{});
+  const std::string all =
+      fmt::format("{:x} {:x} {:x} {:x}\n{}\n{} {} {} {} {}\n{} {} {} {} {}\n{} {} {} {}\n{} {} {} {}\n{}\n",
+                  sum_of(program), sum_of(kernel), sum_of(*initrd_content), sum_of_features(), command_line,
+                  memory_bytes, cpus, threads_per_core, model, bare_metal, source, was_open, compiling.after,
+                  static_cast<int>(time), changes.text(), static_cast<int>(accel), static_cast<int>(unknown_msr),
+                  static_cast<int>(pmu_time), skid_events, load_tag_interval, epoch, turns.turn, turns.seed, devices);
+  return fmt::format("{}-{}-{:016x}", model, kernel_version, sum_of(std::as_bytes(std::span{all})));
+}
+
+}  // namespace vmm::tool
