@@ -32,6 +32,7 @@ Engine::Engine(Ram& ram, Platform& platform, HostCode* host_code, Compiling comp
   core_.ram = &ram;
   core_.platform = &platform;
   core_.code = &code_.pages();
+  core_.spaces = &code_.spaces();
   jit_.attach(core_);
   code_.doubt(core_);
   take_privilege();
@@ -39,8 +40,26 @@ Engine::Engine(Ram& ram, Platform& platform, HostCode* host_code, Compiling comp
 
 // Translations, and what was found out about code, may no longer hold.
 void Engine::begin_generation() {
+  core_.large_pages = 0;
   flush_tlb(&core_);
   code_.doubt(core_);
+  if (core_.tap != nullptr) core_.tap->observer->remapped();
+}
+
+/// What the TLBs lose, the engine forgets; and it goes to another address space. SDM 3A 4.10.4.1.
+void Engine::forget(const TlbFlush& lost, const PagingState& next) {
+  using enum TlbFlush::Of;
+  const bool is_in_large = lost.of == page && (core_.large_pages & large_place(lost.linear)) != 0;
+  // Somebody else may have changed control registers, too.
+  const bool is_all = same_paging(core_.paging, next) && lost.pcid == pcid_of(next) &&
+                      (lost.of != page || core_.paging.cr3 == next.cr3);
+  if (lost.of == everything || is_in_large || !is_all) return begin_generation();
+  if (lost.of == page) {
+    forget_page(lost.linear);
+    code_.doubt_page(core_, lost.linear);
+  } else {
+    code_.enter_space(core_, next, lost.of == nothing);
+  }
   if (core_.tap != nullptr) core_.tap->observer->remapped();
 }
 
@@ -88,11 +107,19 @@ std::uint64_t Engine::observed_before() {
 }
 
 void Engine::resume(const CpuState& state, const std::optional<TlbFlush>& flush) {
-  if (flush || flush_before(state))
-    begin_generation();
-  else if (((core_.paging.cr0 ^ state.paging.cr0) & x86::cr0::WP::mask) != 0)
-    forget_writes(&core_);
-  set_state(state, flush);
+  if (flush) lose(*flush, state.paging.cr3);
+  if (const auto lost = flush_before(state)) forget(*lost, state.paging);
+  if (((core_.paging.cr0 ^ state.paging.cr0) & x86::cr0::WP::mask) != 0) forget_writes(&core_);
+  set_state(state);
+}
+
+void Engine::lose(const TlbFlush& flush, std::uint64_t cr3) {
+  PagingState next = core_.paging;
+  next.cr3 = cr3;
+  forget(flush, next);
+  if (core_.tap != nullptr) core_.tap->observer->flushed(flush);
+  core_.paging = next;
+  core_.block = nullptr;
 }
 
 void Engine::forget_page(std::uint64_t at) { exec::forget_page(&core_, at); }
@@ -102,9 +129,9 @@ void Engine::tell_of_writes_anew() {
   ++core_.stretch;
 }
 
-void Engine::set_state(const CpuState& state, const std::optional<TlbFlush>& flush) {
+void Engine::set_state(const CpuState& state) {
   if (core_.tap != nullptr)
-    if (const auto lost = flush ? flush : flush_before(state)) core_.tap->observer->flushed(*lost);
+    if (const auto lost = flush_before(state)) core_.tap->observer->flushed(*lost);
   std::ranges::copy(state.gpr, core_.r.begin());
   core_.r[zero] = 0;
   core_.r[fs_base] = state.fs_base;

@@ -51,8 +51,11 @@ class Engine {
   void load(const CpuState& state);
   /// The same after the owner has run the instruction that the engine left, and nothing else ran since. Keeps passed(),
   /// and unless control registers changed also translations and blocks. `flush`: what the TLBs have lost by that
-  /// instruction, which was INVLPG, MOV to CR3 or their like: then translations are checked anew.
+  /// instruction, which was INVLPG, MOV to CR3 or their like: those are forgotten, and no more.
   void resume(const CpuState& state, const std::optional<TlbFlush>& flush = {});
+  /// The TLBs have lost this by an instruction that the owner has run, after which CR3 is this. For several; then
+  /// resume().
+  void lose(const TlbFlush& flush, std::uint64_t cr3);
   /// The page at this linear address, if no code runs from it, is looked up anew at its next access.
   void forget_page(std::uint64_t at);
   [[nodiscard]] CpuState state() const;
@@ -61,6 +64,8 @@ class Engine {
   void tell_of_writes_anew();
   /// Somebody else has written to a page of RAM since load(): its decoded blocks are checked anew.
   void written(GuestPhysical page) { code_.pages().forget(core_, page); }
+  /// Somebody may have written to RAM and has not said where: all decoded blocks are checked anew.
+  void written_unseen() { code_.doubt(core_); }
   /// From here on `observer` is told what instructions do; it must outlive that. Null: nobody is told, at no cost. A
   /// change of observer discards all translations. Not from within run().
   void observe(Observer* observer);
@@ -117,7 +122,8 @@ class Engine {
   Block* next_block();
   void came_from(Block& from, Block& block);
   void begin_generation();
-  void set_state(const CpuState& state, const std::optional<TlbFlush>& flush = {});
+  void forget(const TlbFlush& lost, const PagingState& next);
+  void set_state(const CpuState& state);
   void take_privilege();
 
   Core core_;

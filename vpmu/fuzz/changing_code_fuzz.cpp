@@ -6,10 +6,11 @@
 
 #include "changing_guest.hpp"
 
-// A script that writes code, changes it and changes it back, maps, unmaps and aliases pages of it, copies address
-// spaces as fork() does, lets devices and another vCPU write, turns an observer on and off, changes privilege level and
-// mode, and runs code in between. Three machines obey it: one compiles at once, one interprets, one keeps nothing.
-// After each run they must be in the same state, and the same must have been seen.
+// A script that writes code, changes it and changes it back, maps, unmaps and aliases pages of it, goes from one
+// address space to another and forgets no more than it must, copies spaces as fork() does, lets devices and another
+// vCPU write, turns an observer on and off, changes privilege level and mode, and runs code in between. Three machines
+// obey it: one compiles at once, one interprets, one keeps nothing. After each run they must be in the same state, and
+// the same must have been seen.
 
 namespace {
 
@@ -67,8 +68,8 @@ class Script {
     compiling_.limit_code(room == 7 ? 0 : shared_and_a_block + room, refused == 0 ? 0 : refused + 1);
     state_.rflags = 2;
     state_.paging.cr0 = 1ULL << 31 | 1U << 16 | 1;
-    state_.paging.cr4 = 1U << 5 | 1U << 9 | 1U << 10 | 1U << 18;  // PAE, OSFXSR, OSXMMEXCPT, OSXSAVE
-    state_.paging.efer = 1U << 8 | 1U << 10 | 1U << 11;           // LME, LMA, NXE
+    state_.paging.cr4 = 1U << 5 | 1U << 9 | 1U << 10 | 1U << 17 | 1U << 18;  // PAE, OSFXSR, OSXMMEXCPT, PCIDE, OSXSAVE
+    state_.paging.efer = 1U << 8 | 1U << 10 | 1U << 11;                      // LME, LMA, NXE
   }
 
   void obey() {
@@ -202,8 +203,7 @@ class Script {
     const bool was_present = (space::entry(memory_->of[0], in, page) & space::present) != 0;
     for (ScatteredRam& ram : memory_->of) space::entry(ram, in, page) = word;
     if (!flushes && !was_present) return;
-    for (unsigned v = 0; v < spaces_.size(); ++v)
-      if (loaded_.at(v) == in) flushes_.at(v) = true;
+    for (auto& changed : changed_) changed.at(in).push_back(page);
   }
   void map(unsigned how) {
     const unsigned in = how % space::count, page = take_page();
@@ -272,16 +272,32 @@ class Script {
       run(budget);
     }
   }
+  /// What the guest has to run before it goes on in the present space, and what the TLBs lose by that, which has to
+  /// be all that has changed. SDM 3A 4.10.4.2.
+  std::vector<TlbFlush> lose() {
+    using enum TlbFlush::Of;
+    const unsigned in = space_now();
+    const std::uint16_t pcid = space::pcid(in);
+    const std::vector<unsigned> pages = std::exchange(changed_.at(vcpu_).at(in), {});
+    if (std::exchange(loaded_.at(vcpu_), in) != in)
+      return {TlbFlush{.of = pages.empty() ? nothing : address_space, .pcid = pcid}};
+    constexpr std::size_t few = 4;
+    if (pages.size() > 2 * few) return {TlbFlush{.of = everything, .pcid = pcid}};
+    if (pages.size() > few) return {TlbFlush{.of = address_space, .pcid = pcid}};
+    std::vector<TlbFlush> lost;
+    for (const unsigned page : pages)
+      lost.push_back({.of = TlbFlush::Of::page, .pcid = pcid, .linear = page * page_size});
+    return lost;
+  }
   void run(std::uint64_t budget) {
-    state_.paging.cr3 = space::root(space_now());
+    state_.paging.cr3 = space::root(space_now()) | space::pcid(space_now());
     const Task task{.vcpu = vcpu_,
                     .from = state_,
                     .budget = budget,
                     .pieces = pieces_,
                     .loads = std::exchange(loads_.at(vcpu_), false),
-                    .flushes = std::exchange(flushes_.at(vcpu_), false),
+                    .lost = lose(),
                     .observed = observed_};
-    loaded_.at(vcpu_) = space_now();
     const End reference = forgetting_.run(task, one_by_one_);
     require_same(interpreting_.run(task), reference, "the same end with kept code as with none");
     require_same(compiling_.run(task), reference, "the same end with compiled code as with none");
@@ -306,7 +322,8 @@ class Script {
   unsigned vcpu_{};
   std::array<unsigned, 2> spaces_{};  ///< The address space of each vCPU.
   std::array<unsigned, 2> loaded_{};  ///< The address space in which each vCPU last ran.
-  std::array<bool, 2> loads_{}, flushes_{};
+  std::array<bool, 2> loads_{};
+  std::array<std::array<std::vector<unsigned>, space::count>, 2> changed_;  ///< By vCPU and space: pages.
   bool observed_{}, came_back_{};
   std::vector<Change> changes_;
   std::vector<Unmapped> unmapped_;

@@ -22,6 +22,8 @@ inline constexpr std::uint64_t all = present | writable | user;
 inline constexpr unsigned entries = 512;
 
 inline std::uint64_t root(unsigned number) { return ScatteredRam::tables + number * page_size; }
+/// Each has a PCID.
+inline std::uint16_t pcid(unsigned number) { return static_cast<std::uint16_t>(number + 1); }
 inline std::uint64_t& entry(ScatteredRam& ram, unsigned number, unsigned page) {
   return ram.table_word(number * entries + page);
 }
@@ -34,7 +36,7 @@ struct Task {
   std::uint64_t budget{};
   std::array<std::uint8_t, 4> pieces{};  ///< How many instructions to ask for each time, over and over.
   bool loads{};                          ///< By load(), not resume(): the guest may have run elsewhere.
-  bool flushes{};                        ///< It has run INVLPG or its like.
+  std::vector<TlbFlush> lost;            ///< What it has run before: MOV to CR3, which comes first, or INVLPG.
   bool observed{};
 };
 
@@ -93,8 +95,8 @@ class KeepingMachine {
     if (task.loads || is_new)
       engine.load(task.from);
     else
-      engine.resume(task.from);
-    if (task.flushes) engine.resume(engine.state(), TlbFlush{});
+      engine.resume(task.from, task.lost.empty() ? std::nullopt : std::optional{task.lost.front()});
+    for (std::size_t n = 1; n < task.lost.size(); ++n) engine.resume(engine.state(), task.lost[n]);
     const exec::Passed before = engine.passed();
     v.surroundings.retired_before = v.retired - before.instructions;
     Stop stop = Stop::budget;

@@ -16,7 +16,7 @@ namespace {
 using namespace vpmu;
 using namespace vpmu::fuzz;
 
-constexpr std::uint64_t first_linear = 0x7FFF'FFE0'0000;
+constexpr std::uint64_t first_linear = 0x7FFF'FFE0'0000, again = tlb_entries * page_size;
 
 /// Room for the routines of one engine at a time.
 exec::HostCode& empty_code() {
@@ -54,7 +54,8 @@ End run_one_by_one(ScatteredRam& ram, const exec::CpuState& from, std::uint64_t 
   return end;
 }
 
-/// Linear pages lead to RAM, mostly. Words of 512 each: PML4, PDPT, page directory, page table.
+/// Linear pages lead to RAM, mostly, and again from `again` on, at the same places of the software TLB. Words of 512
+/// each: PML4, PDPT, page directory, page table.
 void make_tables(fuzz::Input& input, ScatteredRam& ram) {
   constexpr std::uint64_t present = 1, all = 7, accessed = 1U << 5, large = 1U << 7, execute_disable = 1ULL << 63;
   const auto index = [](unsigned level) { return static_cast<unsigned>(first_linear >> (12 + 9 * (3 - level)) & 511); };
@@ -68,7 +69,7 @@ void make_tables(fuzz::Input& input, ScatteredRam& ram) {
     const std::uint64_t frame = (n + (bits >> 4)) % (ScatteredRam::pages + (bits == 0xF3 ? 4 : 0));
     // Most pages should be good for everything: a zero byte is.
     const std::uint64_t rights = all & ~((bits & 3) == 3 ? bits >> 2 & all : 0);
-    ram.table_word(3 * 512 + index(3) + n) =
+    ram.table_word(3 * 512 + index(3) + n) = ram.table_word(3 * 512 + index(3) + tlb_entries + n) =
         frame * page_size | rights | ((bits & 0xC) == 0xC ? execute_disable : 0) | (rights & present) * accessed;
   }
 }
@@ -102,6 +103,8 @@ exec::CpuState take_state(fuzz::Input& input, std::uint64_t ram, bool paged) {
                           smap = 1U << 21;
   constexpr std::uint64_t execute_disable = 1U << 11, long_mode = 1U << 10 | 1U << 8;
   const auto modes = input.take<std::uint8_t>();
+  if ((modes & 0x10) != 0)
+    for (std::size_t n = 1; n < s.gpr.size(); n += 2) s.gpr[n] += again;
   s.paging.cr0 |= paging | ((modes & 1) != 0 ? write_protect : 0);
   s.paging.cr4 |= pae | ((modes & 2) != 0 ? smep : 0) | ((modes & 4) != 0 ? smap : 0);
   s.paging.efer = long_mode | ((modes & 8) != 0 ? execute_disable : 0);

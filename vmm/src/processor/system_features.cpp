@@ -66,7 +66,7 @@ SystemResult SystemUnit::write_cr4(std::uint64_t value) {
   return Completed{};
 }
 
-// SDM 2A INVPCID. The engine drops all translations after it.
+// SDM 2A INVPCID. More may be lost than it says: one address, in all address spaces; or everything.
 SystemResult SystemUnit::invalidate_by_pcid(const SystemInstruction& i, std::uint64_t descriptor) {
   constexpr std::uint64_t of_address = 0, of_pcid = 1, last = 3;
   if (!features_->has_invpcid()) return raised_ud;
@@ -83,6 +83,10 @@ SystemResult SystemUnit::invalidate_by_pcid(const SystemInstruction& i, std::uin
   const bool bad_pcid = (type == of_address || type == of_pcid) && what.pcid != 0 && !pcids;
   if (what.pcid > x86::cr3::PCID::mask || bad_pcid) return raised_gp;
   if (type == of_address && !vpmu::is_canonical(what.linear, 48)) return raised_gp;
+  using enum vpmu::TlbFlush::Of;
+  invalidated_ = {.of = type == of_address ? page : everything,
+                  .pcid = x86::pcid_of(s_->sregs.cr3, s_->sregs.cr4),
+                  .linear = what.linear};
   return Completed{};
 }
 

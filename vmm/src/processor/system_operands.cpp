@@ -4,6 +4,7 @@
 #include <array>
 
 #include "decode/registers.hpp"
+#include "support/x86.hpp"
 
 namespace vmm {
 namespace {
@@ -31,6 +32,15 @@ __u64& gpr(SoftState& s, const SystemInstruction& i) { return s.regs.*gpr_fields
 void set_gpr(SoftState& s, const SystemInstruction& i, std::uint64_t value) {
   __u64& to = gpr(s, i);
   to = i.bytes == 2 ? (to & ~0xFFFFULL) | (value & 0xFFFF) : i.bytes == 4 ? value & 0xFFFF'FFFF : value;
+}
+
+vpmu::TlbFlush flush_by(SoftState& s, const SystemInstruction& i, std::optional<std::uint64_t> operand) {
+  using enum vpmu::TlbFlush::Of;
+  const std::uint16_t pcid = x86::pcid_of(s.sregs.cr3, s.sregs.cr4);
+  if (i.op == SystemOp::invlpg && operand) return {.of = page, .pcid = pcid, .linear = *operand};
+  if (i.op != SystemOp::write_control || i.special != 3) return {.of = everything, .pcid = pcid};
+  const bool keeps = x86::cr4::PCIDE::test(s.sregs.cr4) && x86::cr3::KEEPS::test(gpr(s, i));
+  return {.of = keeps ? nothing : address_space, .pcid = pcid};
 }
 
 SystemResult give(SoftState& s, GuestView& view, const SystemInstruction& i, std::optional<std::uint64_t> operand,

@@ -5,6 +5,7 @@
 #include "processor/soft_state.hpp"
 #include "processor/system_result.hpp"
 #include "vcpu/guest_view.hpp"
+#include "vpmu/observer.hpp"
 
 /// What system instructions of all kinds have in common: checks, operands, and where they go on.
 namespace vmm {
@@ -29,6 +30,8 @@ SystemResult run_instruction(SoftState& s, const SystemInstruction& i, Execute&&
 [[nodiscard]] __u64& gpr(SoftState& s, const SystemInstruction& i);
 /// Sets as much of the register as the instruction names; 32 bits clear the upper half. SDM 1 3.4.1.1.
 void set_gpr(SoftState& s, const SystemInstruction& i, std::uint64_t value);
+/// What the TLBs have lost by this instruction, if it changes_translations(). `operand`: INVLPG's. SDM 3A 4.10.4.1.
+[[nodiscard]] vpmu::TlbFlush flush_by(SoftState& s, const SystemInstruction& i, std::optional<std::uint64_t> operand);
 /// Writes a 16-bit word to memory, or to as much of a register as the instruction names.
 SystemResult give(SoftState& s, GuestView& view, const SystemInstruction& i, std::optional<std::uint64_t> operand,
                   std::uint64_t value);

@@ -6,6 +6,7 @@
 #include "processor/program_unit.hpp"
 #include "processor/segment_unit.hpp"
 #include "processor/split_mix.hpp"
+#include "processor/system_operands.hpp"
 
 namespace vmm {
 
@@ -30,6 +31,11 @@ class SystemUnit {
   /// Runs `i`, whose memory operand, if any, is at `operand`. Advances RIP when the instruction completes; otherwise
   /// RIP is unchanged, except for traps.
   SystemResult run(const SystemInstruction& i, std::optional<std::uint64_t> operand);
+
+  /// What the TLBs have lost by the instruction that has just run, if it changes_translations(). SDM 3A 4.10.4.1.
+  [[nodiscard]] vpmu::TlbFlush lost(const SystemInstruction& i, std::optional<std::uint64_t> operand) const {
+    return i.op == SystemOp::invpcid ? invalidated_ : flush_by(*s_, i, operand);
+  }
 
   /// Takes the device's answer to a port access, of which a write has none. RIP is unchanged.
   PortUnit::End complete(const PortAccess& access, std::uint32_t value) { return ports_.complete(access, value); }
@@ -74,7 +80,8 @@ class SystemUnit {
   SegmentUnit segments_;
   ProgramUnit programs_;
   PortUnit ports_;
-  SplitMix64 random_;  ///< For RDRAND and RDSEED: the same numbers in each run.
+  vpmu::TlbFlush invalidated_;  ///< By the last INVPCID.
+  SplitMix64 random_;           ///< For RDRAND and RDSEED: the same numbers in each run.
 };
 
 }  // namespace vmm

@@ -17,7 +17,7 @@ using vpmu::exec::Stop;
 
 std::optional<Exit> InstructionRunner::run_unchecked(std::uint64_t max) {
   const Stop stop = engine_->run(max);
-  return stop == Stop::budget || stop == Stop::again ? std::nullopt : run_what_the_engine_left(stop);
+  return stop == Stop::budget || stop == Stop::again ? std::nullopt : run_what_was_left(left_by_engine(stop));
 }
 
 std::optional<Exit> InstructionRunner::run_some(std::uint64_t max) {
@@ -48,7 +48,7 @@ std::optional<Exit> InstructionRunner::run_checked() {
       return take(*fault, EventKind::fault);
   const kvm_regs before = s_->regs;
   const auto stop = engine_->run(1);
-  if (stop != Stop::budget && stop != Stop::again) return run_what_the_engine_left(stop);
+  if (stop != Stop::budget && stop != Stop::again) return run_what_was_left(left_by_engine(stop));
   if (code_mode(s_->sregs) == CodeMode::bits64 || s_->regs.rip <= s_->sregs.cs.limit) return std::nullopt;
   s_->regs = before;  // a branch to beyond the limit
   return take(general_protection, EventKind::fault);
@@ -69,19 +69,35 @@ std::optional<Exit> InstructionRunner::take(Exception exception, EventKind kind,
   return Exit{Shutdown{}};
 }
 
-std::optional<Exit> InstructionRunner::run_what_the_engine_left(Stop why) {
-  std::array<std::byte, max_instruction_bytes> bytes{};
-  const auto code = fetch_next(bytes);
-  const Instruction* const i = decoded_(code, code_mode(s_->sregs));
+std::optional<Exit> InstructionRunner::run_what_was_left(const LeftByEngine& left) {
+  std::array<std::byte, max_instruction_bytes> room{};
+  std::span<const std::byte> code;
+  const Instruction* const i = next_instruction(room, code);
   if (i != nullptr && i->system) {
     std::optional<std::uint64_t> operand;
-    if (i->load || i->store)  // a far call loads its operand; what it stores is on the stack
-      operand = operand_address(i->load ? *i->load : *i->store, *i, instruction_pointer(s_->regs, s_->sregs), s_->regs,
-                                s_->sregs)
-                    .value();
+    // A far call loads its operand; what it stores is on the stack.
+    if (const auto& at = i->load ? i->load : i->store ? i->store : i->invalidated)
+      operand = operand_address(*at, *i, instruction_pointer(s_->regs, s_->sregs), s_->regs, s_->sregs).value();
     return run_system(*i->system, operand);
   }
-  return run_into_fault(i == nullptr ? std::nullopt : std::optional{*i}, code, why);
+  return run_into_fault(i == nullptr ? std::nullopt : std::optional{*i}, code, left);
+}
+
+LeftRun InstructionRunner::run_left(const LeftByEngine& left) {
+  const bool is_left = left.why == Stop::unsupported || left.why == Stop::fault || left.why == Stop::platform ||
+                       left.why == Stop::float_error;
+  if (!is_left || checks_accesses(s_->regs, s_->sregs)) return {};
+  std::array<std::byte, max_instruction_bytes> room{};
+  std::span<const std::byte> code;
+  const Instruction* const i = next_instruction(room, code);
+  if (i != nullptr && (i->rep || (i->system && !i->is(SystemOp::cpuid)))) return {};
+  const std::uint64_t retired = core_->statistics.instructions, exceptions = core_->statistics.exceptions;
+  LeftRun ran{.exit = run_what_was_left(left)};
+  if (core_->statistics.instructions != retired)
+    ran.end = LeftRun::End::retired;
+  else if (core_->statistics.exceptions != exceptions)
+    ran.end = LeftRun::End::delivered;
+  return ran;
 }
 
 /// The bytes at the instruction pointer that can be executed.
@@ -91,11 +107,16 @@ std::span<const std::byte> InstructionRunner::fetch_next(std::span<std::byte> ro
   return room.first(size);
 }
 
+/// Null: none can be decoded. `code` is what can be fetched of it, in `room`.
+const Instruction* InstructionRunner::next_instruction(std::span<std::byte> room, std::span<const std::byte>& code) {
+  code = fetch_next(room);
+  return decoded_(code, code_mode(s_->sregs));
+}
+
 std::optional<Exit> InstructionRunner::run_system(const SystemInstruction& i, std::optional<std::uint64_t> operand) {
   const std::uint64_t rf = s_->regs.rflags & x86::rflags::RF::mask;
   if (i.op != SystemOp::iret) s_->regs.rflags &= ~x86::rflags::RF::mask;
   engine_->registers_changed();
-  if (changes_translations(i)) engine_->translations_changed();
   const SystemResult result = core_->system.run(i, operand);
   auto exit = pending_.begin(result, i.length, static_cast<std::uint32_t>(s_->regs.rcx));
   if (const auto* raised = std::get_if<Raised>(&result)) {
@@ -103,6 +124,7 @@ std::optional<Exit> InstructionRunner::run_system(const SystemInstruction& i, st
     return take(raised->exception, raised->kind, i.length);
   }
   if (exit) return exit;
+  if (changes_translations(i)) engine_->translations_changed(core_->system.lost(i, operand));
   ++core_->statistics.instructions;
   ++core_->statistics.system;
   core_->pass_time(1);
@@ -111,37 +133,36 @@ std::optional<Exit> InstructionRunner::run_system(const SystemInstruction& i, st
 
 // The engine stops before a fault and does not give its reason: check the reasons in the order of SDM 3A table 6-2.
 std::optional<Exit> InstructionRunner::run_into_fault(const std::optional<Instruction>& i,
-                                                      std::span<const std::byte> code, Stop why) {
+                                                      std::span<const std::byte> code, const LeftByEngine& left) {
   if (!i) {
     if (code.size() < max_instruction_bytes)
       return take(fetch_fault(*core_, instruction_pointer(s_->regs, s_->sregs).value() + code.size()),
                   EventKind::fault);
     return take(undefined_opcode, EventKind::fault);
   }
-  if (why == Stop::float_error) return refuse(*i, why);
+  if (left.why == Stop::float_error) return refuse(*i, left);
   // An instruction that has tried to access memory exists and is enabled. One that does not, or is not, is an invalid
   // opcode at any privilege.
-  if (!engine_->missing())
+  if (!left.missing)
     if (const auto fault = feature_fault(*core_, *i, code)) return take(*fault, EventKind::fault);
   if (cpl_of(s_->sregs) != 0 && i->privileged) return take(general_protection, EventKind::fault);
-  for (const Access& access : reached_accesses(*i, *s_, engine_->missing())) {
+  for (const Access& access : reached_accesses(*i, *s_, left.missing)) {
     if (!vpmu::is_canonical(access.at, 48) || !vpmu::is_canonical(access.at + access.bytes - 1, 48))
       return take(access.stack ? stack_fault : general_protection, EventKind::fault);
     const auto kind = access.write ? vpmu::AccessKind::write : vpmu::AccessKind::read;
     const auto fault = core_->view.probe_current(vpmu::GuestLinear{access.at}, access.bytes, kind);
     if (!fault) continue;
-    if (fault->not_memory) return repeats(*i, s_->regs) ? run_iteration(*i) : access_device(*i);
+    if (fault->not_memory) return repeats(*i, s_->regs) ? run_iteration(*i) : access_device(*i, left);
     return take(page_fault(*s_, *fault), EventKind::fault);
   }
   if (i->raises == Raises::division)
     return take({.vector = x86::vector::DE, .error_code = std::nullopt}, EventKind::fault);
   if (i->branch != vpmu::BranchKind::none) return take(general_protection, EventKind::fault);
-  return refuse(*i, why);
+  return refuse(*i, left);
 }
 
 // SDM 3A 6.15, interrupts 16 and 19; SDM 1 11.5.
-std::optional<Exit> InstructionRunner::raise_float_error() {
-  const std::uint8_t raised = engine_->raised();
+std::optional<Exit> InstructionRunner::raise_float_error(std::uint8_t raised) {
   if (raised == 0) return take({.vector = x86::vector::MF, .error_code = std::nullopt}, EventKind::fault);
   s_->vectors.set_mxcsr(s_->vectors.mxcsr() | raised);
   const bool handled = x86::cr4::OSXMMEXCPT::test(s_->sregs.cr4);
@@ -149,9 +170,10 @@ std::optional<Exit> InstructionRunner::raise_float_error() {
 }
 
 // An instruction that the model has, and the engine does not run, must not end the machine.
-std::optional<Exit> InstructionRunner::refuse(const Instruction& i, Stop why) {
-  if (why == Stop::float_error) return raise_float_error();
-  if (why == Stop::fault) return take(general_protection, EventKind::fault);  // a misaligned operand, or reserved bits
+std::optional<Exit> InstructionRunner::refuse(const Instruction& i, const LeftByEngine& left) {
+  if (left.why == Stop::float_error) return raise_float_error(left.raised);
+  if (left.why == Stop::fault)
+    return take(general_protection, EventKind::fault);  // a misaligned operand, or reserved bits
   if (++core_->statistics.unknown[i.mnemonic] == 1 && log_ != nullptr)
     log_->warning("{} at {:#x} cannot run without KVM: the guest gets #UD; run it with --accel kvm", i.mnemonic,
                   s_->regs.rip);
@@ -159,15 +181,16 @@ std::optional<Exit> InstructionRunner::refuse(const Instruction& i, Stop why) {
 }
 
 // Lets the engine run the instruction on a scratch page in place of the devices'.
-std::optional<Exit> InstructionRunner::access_device(const Instruction& i) {
-  const auto parts = devices_.parts_of(reached_accesses(i, *s_, engine_->missing()));
+std::optional<Exit> InstructionRunner::access_device(const Instruction& i, const LeftByEngine& left) {
+  const auto parts = devices_.parts_of(reached_accesses(i, *s_, left.missing));
   devices_.load(parts, engine_->scratch());
   const std::uint64_t retired = core_->statistics.instructions;
   const Stop why = engine_->run_on_scratch();
   if (i.rep || i.partial) engine_->translations_changed();  // there can be others than those of the parts
   for (const DeviceMemory::Part& p : parts) engine_->forget_page(p.at);
   ++core_->statistics.mmio;
-  if (core_->statistics.instructions == retired) return why == Stop::again ? std::nullopt : refuse(i, why);
+  if (core_->statistics.instructions == retired)
+    return why == Stop::again ? std::nullopt : refuse(i, left_by_engine(why));
   devices_.store(parts, engine_->scratch());
   return std::nullopt;
 }

@@ -24,6 +24,9 @@ class InstructionRunner {
   // All return an exit that the VMM must answer or know of, or nothing.
   /// Runs at most `max` instructions, and at least one unless it faults.
   std::optional<Exit> run_some(std::uint64_t max);
+  /// Runs the instruction that another engine has left: not if it may exit, takes several runs, or its accesses must be
+  /// checked.
+  LeftRun run_left(const LeftByEngine& left);
   /// Runs one instruction, or one iteration of it, while `watch` has any debug facility in force.
   std::optional<Exit> run_watched(const Watch& watch);
   /// Delivers an event. `length`: of the instruction before RIP, for kind software.
@@ -41,13 +44,17 @@ class InstructionRunner {
   std::optional<Exit> run_unchecked(std::uint64_t max);
   std::optional<Exit> run_checked();
   std::optional<Exit> run_iteration(const Instruction& i);
-  std::optional<Exit> run_what_the_engine_left(vpmu::exec::Stop why);
+  std::optional<Exit> run_what_was_left(const LeftByEngine& left);
   std::optional<Exit> run_system(const SystemInstruction& i, std::optional<std::uint64_t> operand);
+  [[nodiscard]] LeftByEngine left_by_engine(vpmu::exec::Stop why) const {
+    return {.why = why, .missing = engine_->missing(), .raised = engine_->raised()};
+  }
+  const Instruction* next_instruction(std::span<std::byte> room, std::span<const std::byte>& code);
   std::optional<Exit> run_into_fault(const std::optional<Instruction>& i, std::span<const std::byte> code,
-                                     vpmu::exec::Stop why);
-  std::optional<Exit> access_device(const Instruction& i);
-  std::optional<Exit> refuse(const Instruction& i, vpmu::exec::Stop why);
-  std::optional<Exit> raise_float_error();
+                                     const LeftByEngine& left);
+  std::optional<Exit> access_device(const Instruction& i, const LeftByEngine& left);
+  std::optional<Exit> refuse(const Instruction& i, const LeftByEngine& left);
+  std::optional<Exit> raise_float_error(std::uint8_t raised);
   [[nodiscard]] std::span<const std::byte> fetch_next(std::span<std::byte> room) const;
   [[nodiscard]] bool reaches_all(const Instruction& i);
   void inject(const Exception& exception);

@@ -82,13 +82,29 @@ Result<Exit> SoftBackend::run(RunMode /*mode*/) {
   }
 }
 
+LeftRun SoftBackend::run_left(const LeftByEngine& left) {
+  const SoftState& s = core_->state;
+  const auto& e = s.events;
+  if (turn_->is_kicked() || turn_->is_over() || debug_->watch().any() || debug_->holds_hits() || s.halted ||
+      e.interrupt.shadow != 0 || e.exception.injected != 0 || e.exception.pending != 0)
+    return {};
+  debug_->begin_run();
+  return runner_->run_left(left);
+}
+
+bool SoftBackend::tell(MemoryFollower* follower) {
+  engine_->tell(follower);
+  return true;
+}
+
 // After another vCPU's turn, a page that this one wrote to without reporting may hold that vCPU's code.
 void SoftBackend::take_turn() {
   if (turn_->take()) engine_->tell_of_writes_anew();
 }
 
 std::uint64_t SoftBackend::look_around(std::uint64_t /*left*/) {
-  take_turn();
+  (void)turn_->take();
+  engine_->tell_of_writes_anew();  // another engine runs next, and may make code of pages that this one has written to
   core_->interrupts.refresh();
   return turn_->until_due();
 }
@@ -139,6 +155,7 @@ std::optional<Exit> SoftBackend::take_events() {
   const auto vector = x86::rflags::IF::test(s.regs.rflags) ? s.apic.pending() : std::nullopt;
   if (!vector) return std::nullopt;
   s.apic.accept(*vector);
+  engine_->written_unseen();  // devices in other processes say that they are done, not what they have written
   ++core_->statistics.interrupts;
   return runner_->take({.vector = *vector, .error_code = std::nullopt}, EventKind::trap);
 }
@@ -188,8 +205,8 @@ Result<void> SoftBackend::write(RegistersFrom from) {
   return {};
 }
 
-Result<void> SoftBackend::forget_translations() {
-  engine_->translations_changed();
+Result<void> SoftBackend::forget_translations(const LostTranslations& lost) {
+  engine_->translations_changed(lost);
   return {};
 }
 

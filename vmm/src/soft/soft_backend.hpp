@@ -67,6 +67,9 @@ class SoftBackend final : public VcpuBackend {
   /// wake one, it waits.
   Result<Exit> run(RunMode mode) override;
   using VcpuBackend::run;
+  [[nodiscard]] bool runs_left() const override { return true; }
+  LeftRun run_left(const LeftByEngine& left) override;
+  bool tell(MemoryFollower* follower) override;
   bool access_beyond_ram(vpmu::GuestLinear at, BytesOfAccess bytes) override;
   [[nodiscard]] Sibling sibling() const override;
   Result<void> complete_exit() override;
@@ -74,7 +77,7 @@ class SoftBackend final : public VcpuBackend {
   Result<void> write(RegistersFrom from) override;
   Result<void> read_msrs(std::span<const std::uint32_t> indices, std::span<std::uint64_t> values) override;
   Result<void> set_msr(std::uint32_t index, std::uint64_t value) override;
-  Result<void> forget_translations() override;
+  Result<void> forget_translations(const LostTranslations& lost) override;
   Result<void> raise(const RaisedInterrupt& interrupt) override;
   Result<Stored> store_lvtpc(std::uint32_t value) override;
   void set_lapic(const kvm_lapic_state& state);

@@ -24,15 +24,50 @@ SoftEngine::SoftEngine(SoftCore& core, vpmu::exec::Compiling compiling, vpmu::ex
   engine_.watch(kick);
 }
 
+void SoftEngine::tell(MemoryFollower* follower) {
+  const std::scoped_lock lock{follower_mutex_};
+  follower_ = follower;
+}
+
+template <class Tell>
+void SoftEngine::to_follower(Tell tell) {
+  const std::scoped_lock lock{follower_mutex_};
+  if (follower_ != nullptr) tell(*follower_);
+}
+
+void SoftEngine::translations_changed(const vpmu::TlbFlush& lost) {
+  const std::uint64_t cr3 = core_->state.sregs.cr3;
+  lost_.add(lost, cr3);
+  stale_ = true;
+  to_follower([&](MemoryFollower& follower) { follower.lost(lost, cr3); });
+}
+
+void SoftEngine::written_unseen() {
+  engine_.written_unseen();
+  to_follower([](MemoryFollower& follower) { follower.written_unseen(); });
+}
+
+void SoftEngine::written(vpmu::GuestPhysical page) {
+  engine_.written(page);
+  to_follower([page](MemoryFollower& follower) { follower.written(page); });
+}
+
 Stop SoftEngine::run(std::uint64_t instructions) {
   SoftState& s = core_->state;
   if (flush_ || stale_) {
     auto state = engine_state(s.regs, s.sregs, core_->features.paging());
     state.checks_accesses = false;  // the caller checks them
-    flush_ ? engine_.load(state) : engine_.resume(state);
+    if (flush_) {
+      lost_.clear();
+      engine_.load(state);
+    } else {
+      lost_.take_from(engine_);
+      engine_.resume(state);
+    }
   }
   flush_ = stale_ = false;
   const std::uint64_t before = entered_at_ = engine_.passed().instructions;
+  runs_one_ = instructions == 1;
   const Stop stop = engine_.run(instructions);
   ram_.close();
   s.regs = kvm_state(engine_.state());
@@ -96,6 +131,22 @@ vpmu::exec::Answer SoftEngine::cpuid(std::uint32_t leaf, std::uint32_t subleaf, 
   const CpuidRegisters r = core_->system.cpuid(leaf, subleaf);
   ++core_->statistics.system;
   out = {.eax = r.eax, .ebx = r.ebx, .ecx = r.ecx, .edx = r.edx};
+  return Answer::done;
+}
+
+// In one run nothing arrives that does not wait already: it ends with an access to the APIC, and before a timer is due.
+vpmu::exec::Answer SoftEngine::enables_interrupts() {
+  const SoftState& s = core_->state;
+  if (runs_one_ || s.init_pending || s.events.nmi.pending != 0 || s.apic.pending()) return Answer::leave;
+  ++core_->statistics.system;
+  return Answer::done;
+}
+
+vpmu::exec::Answer SoftEngine::swap_gs(std::uint64_t& base) {
+  SoftState& s = core_->state;
+  std::swap(s.sregs.gs.base, s.msrs[vpmu::msr::IA32_KERNEL_GS_BASE.value()]);
+  base = s.sregs.gs.base;
+  ++core_->statistics.system;
   return Answer::done;
 }
 

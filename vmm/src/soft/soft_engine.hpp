@@ -1,5 +1,7 @@
 #pragma once
 #include <array>
+#include <mutex>
+#include <optional>
 
 #include "exec/engine.hpp"
 #include "memory/engine_ram.hpp"
@@ -49,12 +51,23 @@ class SoftEngine final : private vpmu::exec::NoPlatform {
 
   /// The core's registers have changed otherwise than by run().
   void registers_changed() { stale_ = true; }
-  /// Translations may be stale.
+  /// Any translation may be stale.
   void translations_changed() { flush_ = true; }
+  /// Those are that the TLBs have lost by the instruction that has just run.
+  void translations_changed(const vpmu::TlbFlush& lost);
+  /// Those that they have lost while another engine had the vCPU.
+  void translations_changed(const LostTranslations& lost) {
+    lost_.add(lost);
+    stale_ = true;
+  }
+  /// A device, which does not say what it writes, may have written to RAM.
+  void written_unseen();
+  /// From here on it is told the same as this engine: VcpuBackend::tell().
+  void tell(MemoryFollower* follower);
   /// The page at this linear address is looked up anew.
   void forget_page(std::uint64_t at) { engine_.forget_page(at); }
   /// Somebody other than this vCPU has written to a page of RAM.
-  void written(vpmu::GuestPhysical page) { engine_.written(page); }
+  void written(vpmu::GuestPhysical page);
   /// Others have run: a page that this vCPU wrote to without reporting may hold their code.
   void tell_of_writes_anew() { engine_.tell_of_writes_anew(); }
 
@@ -73,18 +86,27 @@ class SoftEngine final : private vpmu::exec::NoPlatform {
   Answer cpuid(std::uint32_t leaf, std::uint32_t subleaf, vpmu::exec::CpuidAnswer& out) override;
   Answer read_cr8(std::uint64_t& value) override;
   Answer write_cr8(std::uint64_t value) override;
+  Answer enables_interrupts() override;
+  Answer swap_gs(std::uint64_t& base) override;
   bool has(vpmu::exec::CpuFeature feature) override { return core_->features.has(feature); }
   bool runs_alone() override { return true; }
   vpmu::exec::VectorState* vectors() override { return &core_->state.vectors; }
 
   void catch_up(std::uint64_t passed);
+  template <class Tell>
+  void to_follower(Tell tell);
 
   SoftCore* core_;
   ScratchRam ram_;
   MappedHostCode host_code_;
   vpmu::exec::Engine engine_;
+  /// Another vCPU's thread may be telling the follower of a vCPU whose own thread ends.
+  std::mutex follower_mutex_;
+  MemoryFollower* follower_{};
   std::uint64_t entered_at_{};  ///< engine_.passed() at the start of its current run.
-  bool flush_{true};            ///< The engine's translations may be stale.
+  bool flush_{true};            ///< The engine's translations may be stale,
+  LostTranslations lost_;       ///< or these.
+  bool runs_one_{};             ///< Its run is of one instruction, after which somebody looks at the shadow of STI.
   bool stale_{true};            ///< The engine's copy of the registers is out of date.
 };
 

@@ -1,19 +1,47 @@
 #include "sources/engine_vcpu.hpp"
 
+#include <utility>
+
 #include "vcpu/engine_state.hpp"
 #include "vpmu/msr.hpp"
 
 namespace vmm {
 
+EngineVcpu::~EngineVcpu() {
+  if (follows_) backend_->tell(nullptr);
+}
+
+// A back end that says what has become of memory meanwhile spares this one to look at all code again. Others may have
+// made code of pages that this engine has written to before.
 void EngineVcpu::take(VcpuBackend& backend, const kvm_regs& regs, const kvm_sregs& sregs) {
-  backend_ = &backend;
+  const bool is_new = backend_ != &backend;
+  if (is_new) {
+    if (follows_) backend_->tell(nullptr);
+    backend_ = &backend;
+    follows_ = backend.tell(this);
+  }
   regs_ = regs;
   sregs_ = sregs;
   shadow_ = 0;
-  engine_.watch(backend.kick_flag());
-  engine_.load(engine_state(regs_, sregs_, backend.paging_limits()));
-  taken_passed_ = {};
-  taken_ticks_ = 0;
+  const vpmu::exec::CpuState state = engine_state(regs_, sregs_, backend.paging_limits());
+  if (is_new || !follows_) {
+    engine_.watch(backend.kick_flag());
+    engine_.load(state);
+  } else {
+    engine_.tell_of_writes_anew();
+    lost_.take_from(engine_);
+    engine_.resume(state);
+  }
+  lost_.clear();
+  taken_passed_ = engine_.passed();
+  taken_ticks_ = taken_passed_.instructions;
+}
+
+void EngineVcpu::catch_up(const vpmu::exec::CpuState& state, vpmu::Observer& model) {
+  lost_.tell(model);
+  lost_.take_from(engine_);
+  if (const auto flush = engine_.flush_before(state)) model.flushed(*flush);
+  engine_.resume(state);
 }
 
 Result<void> EngineVcpu::give_back() {
@@ -24,6 +52,8 @@ Result<void> EngineVcpu::give_back() {
 
 void EngineVcpu::resume(const std::optional<vpmu::TlbFlush>& flush) {
   engine_.resume(engine_state(regs_, sregs_, backend_->paging_limits()), flush);
+  // Those instructions serialize: behind them, code is as others, who run natively, have written it. SDM 3A 8.1.3, 8.3.
+  if (flush && !backend_->runs_alone()) engine_.written_unseen();
 }
 
 Result<void> EngineVcpu::end_shadow() {
@@ -43,6 +73,18 @@ vpmu::exec::Stop EngineVcpu::run(std::uint64_t instructions) {
     stop = engine_.run(end - engine_.passed().instructions);
   regs_ = kvm_state(engine_.state());
   return stop;
+}
+
+vpmu::exec::Stop EngineVcpu::run_many(std::uint64_t instructions) {
+  runs_many_ = true;
+  const vpmu::exec::Stop stop = run(instructions);
+  runs_many_ = false;
+  return stop;
+}
+
+Result<void> EngineVcpu::store() {
+  VMM_TRY(backend_->set_regs(regs_));
+  return std::exchange(changed_sregs_, false) ? backend_->set_sregs(sregs_) : Result<void>{};
 }
 
 vpmu::exec::Passed EngineVcpu::take_passed() {
@@ -79,6 +121,20 @@ vpmu::exec::Answer EngineVcpu::rdtscp(std::uint64_t& value, std::uint64_t& aux) 
   }
   aux = *tsc_aux_;
   return rdtsc(value);
+}
+
+// Under a model of time each has its own cycles: its owner runs it.
+vpmu::exec::Answer EngineVcpu::enables_interrupts() {
+  const bool may = runs_many_ && time_ == nullptr && backend_->quiet_for().value_or(0) != 0;
+  return may ? vpmu::exec::Answer::done : vpmu::exec::Answer::leave;
+}
+
+vpmu::exec::Answer EngineVcpu::swap_gs(std::uint64_t& base) {
+  if (!runs_many_ || time_ != nullptr || !swap_gs_ || !swap_gs_(*backend_, sregs_.gs.base))
+    return vpmu::exec::Answer::leave;
+  base = sregs_.gs.base;
+  changed_sregs_ = true;
+  return vpmu::exec::Answer::done;
 }
 
 vpmu::exec::VectorState* EngineVcpu::vectors() {

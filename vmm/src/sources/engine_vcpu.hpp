@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -14,9 +15,10 @@ namespace vmm {
 
 /// The engine, and what it holds of the vCPU that it runs, from take() until give_back().
 ///
-/// Meanwhile it emulates RDTSC and RDTSCP, and has the vector registers if an instruction needed them; every other
-/// system instruction stops the engine. The back end has the general registers only after its set_regs().
-class EngineVcpu final : private vpmu::exec::NoPlatform {
+/// Meanwhile it emulates RDTSC, RDTSCP, and in run_many() STI and SWAPGS, and has the vector registers if an
+/// instruction needed them; every other system instruction stops the engine. The back end has the registers only after
+/// store().
+class EngineVcpu final : private vpmu::exec::NoPlatform, private MemoryFollower {
  public:
   /// `memory` must outlive it.
   EngineVcpu(const LinearMemory& memory, vpmu::exec::Compiling compiling)
@@ -25,10 +27,13 @@ class EngineVcpu final : private vpmu::exec::NoPlatform {
   EngineVcpu& operator=(const EngineVcpu&) = delete;
   EngineVcpu(EngineVcpu&&) = delete;
   EngineVcpu& operator=(EngineVcpu&&) = delete;
-  ~EngineVcpu() override = default;
+  ~EngineVcpu() override;
 
-  /// Takes the vCPU of this back end, which has these registers, and no interrupt shadow.
+  /// Takes the vCPU of this back end, which has these registers, and no interrupt shadow. The back end must outlive it.
   void take(VcpuBackend& backend, const kvm_regs& regs, const kvm_sregs& sregs);
+  /// Between give_back() and take(): forgets what the TLBs have lost since, if this is the state now, and tells
+  /// `model`.
+  void catch_up(const vpmu::exec::CpuState& state, vpmu::Observer& model);
   /// Gives it back: first what the engine has written to the dirty-page log, then the vector registers.
   void log_written() { ram_.close(); }
   Result<void> give_back();
@@ -36,6 +41,9 @@ class EngineVcpu final : private vpmu::exec::NoPlatform {
   [[nodiscard]] vpmu::exec::Engine& engine() { return engine_; }
   [[nodiscard]] const vpmu::exec::Engine& engine() const { return engine_; }
 
+  /// What SWAPGS does: gives the base of GS another value. False: it is left to the owner.
+  using SwapGs = std::function<bool(VcpuBackend&, __u64& base)>;
+  void swap_gs_by(SwapGs swap) { swap_gs_ = std::move(swap); }
   /// From here on RDTSC gives the time that this says.
   void tell_time(GuestTime& time) { time_ = &time; }
 
@@ -58,6 +66,10 @@ class EngineVcpu final : private vpmu::exec::NoPlatform {
   /// Runs until so many instructions have retired, or until something stops the engine earlier. Stop::again: it has
   /// done a part of a long string instruction, after many calls of Engine::run() or because of a kick.
   vpmu::exec::Stop run(std::uint64_t instructions);
+  /// The same for an owner that need not know which instructions these are.
+  vpmu::exec::Stop run_many(std::uint64_t instructions);
+  /// Gives the back end the registers that they have changed.
+  Result<void> store();
   [[nodiscard]] bool is_kicked() const { return backend_->kick_flag().is_set(); }
   /// What has retired since the last call.
   vpmu::exec::Passed take_passed();
@@ -72,13 +84,23 @@ class EngineVcpu final : private vpmu::exec::NoPlatform {
   vpmu::exec::Answer rdtscp(std::uint64_t& value, std::uint64_t& aux) override;
   bool has(vpmu::exec::CpuFeature feature) override { return backend_->has(feature); }
   bool runs_alone() override { return backend_->runs_alone(); }
+  vpmu::exec::Answer enables_interrupts() override;
+  vpmu::exec::Answer swap_gs(std::uint64_t& base) override;
   vpmu::exec::VectorState* vectors() override;
+  void written(vpmu::GuestPhysical page) override { engine_.written(page); }
+  void written_unseen() override { engine_.written_unseen(); }
+  void lost(const vpmu::TlbFlush& flush, std::uint64_t cr3) override { lost_.add(flush, cr3); }
 
   EngineRam ram_;
   MappedHostCode host_code_;
   vpmu::exec::Engine engine_;
+  SwapGs swap_gs_;
+  bool runs_many_{};        ///< Within run_many().
+  bool changed_sregs_{};    ///< The back end has others.
   GuestTime* time_{};       ///< Null: an instruction is a tick.
   VcpuBackend* backend_{};  ///< That it was last taken from.
+  bool follows_{};          ///< That tells what happens to memory.
+  LostTranslations lost_;   ///< Since it was given back.
   kvm_regs regs_{};
   kvm_sregs sregs_{};
   std::optional<vpmu::exec::VectorState> vectors_;  ///< Once needed.

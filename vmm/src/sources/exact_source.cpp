@@ -182,7 +182,7 @@ Result<std::optional<RunEnd>> ExactSource::interpret(VcpuBackend& backend) {
     vcpu_.regs().rflags &= ~x86::rflags::RF::mask;
     vcpu_.resume();
   }
-  VMM_TRY(backend.set_regs(vcpu_.regs()));
+  VMM_TRY(vcpu_.store());
   statistics_.instructions += done;
   pass(backend, done);
   if (done == 0) return std::optional<RunEnd>{};
@@ -235,7 +235,7 @@ bool ExactSource::run_blocks(std::uint64_t instructions) {
   const bool is_user = vcpu_.cpl() != 0;
   vcpu_.engine().limit_accesses(progress_.unseen_accesses(is_user));
   const vpmu::exec::Stop stop =
-      breakpoints_.any() ? breakpoints_.run_up_to_hit(vcpu_, instructions) : vcpu_.run(instructions);
+      breakpoints_.any() ? breakpoints_.run_up_to_hit(vcpu_, instructions) : vcpu_.run_many(instructions);
   note_stop(stop);
   const vpmu::exec::Passed passed = vcpu_.take_passed();
   progress_.pass(is_user, passed, time_.ran(passed.instructions, vcpu_.engine().observed()));
@@ -245,9 +245,7 @@ bool ExactSource::run_blocks(std::uint64_t instructions) {
 void ExactSource::run_one(RunEnd& end, std::uint64_t most) {
   const auto code = vcpu_.engine().next_code();
   const Instruction* const next = code.empty() ? code_.at(vcpu_.ip(), vcpu_.sregs()) : code_.of(code, vcpu_.sregs());
-  if (next == nullptr) {
-    return turns_.on(Turns::Event::stop);
-  }
+  if (next == nullptr) return note_stop(vpmu::exec::Stop::unsupported);
   const Instruction instruction = *next;
   model_.begin_instruction();
   const kvm_regs before = vcpu_.regs();
@@ -282,6 +280,7 @@ void ExactSource::run_one(RunEnd& end, std::uint64_t most) {
 
 void ExactSource::note_stop(vpmu::exec::Stop stop) {
   using vpmu::exec::Stop;
+  stopped_ = stop;
   if (stop != Stop::budget && stop != Stop::again && stop != Stop::accesses) turns_.on(Turns::Event::stop);
 }
 
@@ -362,14 +361,17 @@ Result<std::optional<RunEnd>> ExactSource::finish(VcpuBackend& backend) {
   return std::optional{end};
 }
 
-// KVM runs one instruction, or delivers the event that comes before it.
+// The back end runs one instruction, or delivers the event that comes before it.
 Result<RunEnd> ExactSource::hand_over(VcpuBackend& backend, std::optional<std::chrono::nanoseconds> at_most) {
   const bool one = turns_.is_held() && progress_.is_counting();  // then take() has called deliverable()
+  const vpmu::exec::Engine& engine = vcpu_.engine();
+  const LeftByEngine left{.why = stopped_, .missing = engine.missing(), .raised = engine.raised()};
+  const Instruction* const next = one ? code_.at(vcpu_.ip(), vcpu_.sregs()) : nullptr;
   VMM_TRY(leave(backend));
   turns_.hand_over();
   ++statistics_.handed_over;
   VMM_ASSIGN(const kvm_regs before, backend.regs());
-  VMM_ASSIGN(RunEnd end, one ? steps_.run_one(backend) : steps_.run(backend, at_most));
+  VMM_ASSIGN(RunEnd end, one ? steps_.run_left(backend, left, next) : steps_.run(backend, at_most));
   if (model_.keeps_time()) {
     // What the VMM wants of the vCPU meanwhile takes none of the guest's time.
     VMM_ASSIGN(const kvm_regs after, backend.regs());
@@ -403,8 +405,7 @@ Result<Bytes> ExactSource::save(VcpuBackend& backend) {
   if (!model_.is_made()) return out.take();
   VMM_ASSIGN(const kvm_regs regs, backend.regs());
   VMM_ASSIGN(const kvm_sregs sregs, backend.sregs());
-  if (const auto flush = vcpu_.engine().flush_before(engine_state(regs, sregs, backend.paging_limits())))
-    model_->flushed(*flush);
+  vcpu_.catch_up(engine_state(regs, sregs, backend.paging_limits()), *model_);
   out.put(progress_.is_counting() ? until_look(max_between_looks) : 0);
   model_.save(out, vcpu_.engine().observed());
   return out.take();

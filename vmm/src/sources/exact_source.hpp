@@ -56,6 +56,7 @@ class ExactSource final : public CountSource {
         model_{generation, options, caches, cpu},
         storable_{std::move(storable)},
         fuses_compares_alone_{generation.generation < vpmu::Generation::sandy_bridge} {
+    vcpu_.swap_gs_by([this](VcpuBackend& backend, __u64& base) { return in_place_.swap_gs(backend, base); });
     if (!model_.keeps_time()) return;
     vcpu_.tell_time(time_);
     steps_.clocks().run_core_at(core_khz(options));
@@ -143,6 +144,7 @@ class ExactSource final : public CountSource {
   GuestTime time_{model_, steps_.clocks()};
   PlanProgress progress_;
   StorableBranches storable_;
+  vpmu::exec::Stop stopped_{};      ///< Why the engine's last run ended.
   bool fuses_compares_alone_;       ///< Other instructions do from Sandy Bridge on.
   std::optional<Sibling> sibling_;  ///< What the sibling had done when that was last counted.
   ExactStatistics statistics_{};

@@ -27,6 +27,8 @@ class InPlace {
 
   /// Runs the vCPU's next instruction, which is this one, in 64-bit code.
   Result<RunInPlace> run(VcpuBackend& backend, const Instruction& instruction, EngineVcpu& vcpu, GuestTime& time);
+  /// What SWAPGS does to the base of GS. False: it is left to run().
+  bool swap_gs(VcpuBackend& backend, __u64& base) { return system_.swap_gs(backend, base); }
   /// The exit of Outcome::exit has been answered.
   Result<AnsweredInPlace> finish(VcpuBackend& backend, EngineVcpu& vcpu, GuestTime& time);
   /// Call before the back end runs the guest.

@@ -31,6 +31,7 @@ class OnDemandModel {
   [[nodiscard]] bool is_made() const { return model_ != nullptr; }
   /// It must have been made.
   vpmu::uarch::ProcessorModel* operator->() const { return model_.get(); }
+  vpmu::uarch::ProcessorModel& operator*() const { return *model_; }
 
   /// Whether it says how many cycles instructions take. Else each takes one.
   [[nodiscard]] bool keeps_time() const { return timer_ != nullptr; }

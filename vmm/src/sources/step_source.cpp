@@ -52,6 +52,30 @@ Result<RunEnd> StepSource::run_one(VcpuBackend& backend) {
   return advance(backend, std::nullopt, Interrupts::looked_for);
 }
 
+Result<RunEnd> StepSource::run_left(VcpuBackend& backend, const LeftByEngine& left, const Instruction* next) {
+  if (!backend.runs_left()) return run_one(backend);
+  breakpoints_->end_step();
+  VMM_TRY(breakpoints_->apply());
+  Current current{};
+  if (next != nullptr) current.instruction = *next;
+  VMM_ASSIGN(current.regs, backend.regs());
+  VMM_ASSIGN(current.sregs, backend.sregs());
+  const LeftRun ran = backend.run_left(left);
+  if (ran.exit) return unexpected(*ran.exit);
+  switch (ran.end) {
+    case LeftRun::End::not_run: return run_one(backend);
+    case LeftRun::End::retired: {
+      VMM_ASSIGN(const kvm_regs after, backend.regs());
+      return retire(backend, current, after);
+    }
+    case LeftRun::End::delivered: break;
+  }
+  ++statistics_.faults;
+  VMM_ASSIGN(const kvm_regs after, backend.regs());
+  VMM_ASSIGN(const auto branch, delivered(backend, origin_of(current), vpmu::GuestLinear{after.rip}));
+  return RunEnd{.delivered = branch};
+}
+
 Result<RunEnd> StepSource::walk(VcpuBackend& backend) { return advance(backend, std::nullopt, Interrupts::look); }
 
 Result<RunEnd> StepSource::run_free(VcpuBackend& backend, std::optional<std::chrono::nanoseconds> at_most) {

@@ -47,6 +47,8 @@ class StepSource final : public CountSource {
   Result<RunEnd> walk(VcpuBackend& backend) override;
   /// While counting: runs the next instruction. deliverable() must have returned nothing since the guest last ran.
   Result<RunEnd> run_one(VcpuBackend& backend);
+  /// The same of an instruction that an engine has left. `next`: that instruction; null: there is no valid one.
+  Result<RunEnd> run_left(VcpuBackend& backend, const LeftByEngine& left, const Instruction* next);
   [[nodiscard]] bool is_idle() const override { return !counting_ && !waiting_; }
   void left_open() override { exit_open_ = true; }
   /// The part of a tick of the bus clock; nothing where none has passed.

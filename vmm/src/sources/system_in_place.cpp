@@ -129,16 +129,6 @@ SystemResult SystemInPlace::load_cr3(const SystemInstruction& i) {
   return Completed{};
 }
 
-/// What INVLPG of `operand`, or MOV to CR3, has done to the TLBs.
-vpmu::TlbFlush SystemInPlace::flush_by(const SystemInstruction& i, std::optional<std::uint64_t> operand) {
-  using enum vpmu::TlbFlush::Of;
-  const auto& sregs = state_.sregs;
-  const std::uint16_t pcid = x86::pcid_of(sregs.cr3, sregs.cr4);
-  if (i.op == SystemOp::invlpg) return {.of = page, .pcid = pcid, .linear = operand.value_or(0)};
-  const bool keeps = uses_pcids(sregs) && x86::cr3::KEEPS::test(gpr(state_, i));
-  return {.of = keeps ? nothing : address_space, .pcid = pcid};
-}
-
 bool SystemInPlace::is_others(const SystemInstruction& i, std::uint32_t msr) const {
   if (!others_) return false;
   return (i.op == SystemOp::rdmsr && others_(KVM_MSR_FILTER_READ, msr)) ||
@@ -184,8 +174,8 @@ Result<SystemInPlace::Outcome> SystemInPlace::run(VcpuBackend& backend, const In
   swapped_gs_ |= system->op == SystemOp::swapgs;
   VMM_TRY(store(backend, regs, sregs));
   if (!changes_translations(*system)) return Outcome::done;
-  dropped_translations_ = true;
-  dropped_ = flush_by(*system, operand);
+  dropped_ = flush_by(state_, *system, operand);
+  lost_.add(dropped_, state_.sregs.cr3);
   return Outcome::done_and_dropped;
 }
 
@@ -200,16 +190,24 @@ Result<SystemInPlace::Outcome> SystemInPlace::pass_on(VcpuBackend& backend, cons
 
 // The copies stay valid: a guest's write to one of these MSRs is run by the back end, after leave().
 Result<void> SystemInPlace::fetch(VcpuBackend& backend) {
-  if (std::exchange(fetched_, true)) return {};
+  if (fetched_) return {};
   std::array<std::uint64_t, fetched_msrs.size()> values{};
   VMM_TRY(backend.read_msrs(fetched_msrs, values));
   for (std::size_t i = 0; i < values.size(); ++i) state_.msrs[fetched_msrs[i]] = values[i];
+  fetched_ = true;
   return {};
+}
+
+bool SystemInPlace::swap_gs(VcpuBackend& backend, __u64& base) {
+  if (!fetch(backend)) return false;
+  std::swap(base, state_.msrs[vpmu::msr::IA32_KERNEL_GS_BASE.value()]);
+  swapped_gs_ = true;
+  return true;
 }
 
 Result<void> SystemInPlace::leave(VcpuBackend& backend) {
   fetched_ = false;
-  if (std::exchange(dropped_translations_, false)) VMM_TRY(backend.forget_translations());
+  if (!lost_.empty()) VMM_TRY(backend.forget_translations(std::exchange(lost_, {})));
   return std::exchange(swapped_gs_, false) ? backend.set_msr(vpmu::msr::IA32_KERNEL_GS_BASE.value(),
                                                              state_.msrs[vpmu::msr::IA32_KERNEL_GS_BASE.value()])
                                            : Result<void>{};

@@ -33,6 +33,8 @@ class SystemInPlace {
   /// them and are updated too.
   Result<Outcome> run(VcpuBackend& backend, const Instruction& i, kvm_regs& regs, kvm_sregs& sregs);
 
+  /// What SWAPGS does to the base of GS. False: the back end did not tell its MSRs.
+  bool swap_gs(VcpuBackend& backend, __u64& base);
   /// What the TLBs have lost by the last Outcome::done_and_dropped.
   [[nodiscard]] const vpmu::TlbFlush& dropped() const { return dropped_; }
 
@@ -60,7 +62,6 @@ class SystemInPlace {
   SystemResult read_base_msr();
   SystemResult write_base_msr();
   SystemResult load_cr3(const SystemInstruction& i);
-  [[nodiscard]] vpmu::TlbFlush flush_by(const SystemInstruction& i, std::optional<std::uint64_t> operand);
   Result<Outcome> pass_on(VcpuBackend& backend, const SystemInstruction& i, kvm_regs& regs);
   Result<void> fetch(VcpuBackend& backend);
   Result<void> load(VcpuBackend& backend, const kvm_regs& regs, const kvm_sregs& sregs);
@@ -75,9 +76,9 @@ class SystemInPlace {
   SoftState state_;  ///< The registers of the instruction, and the MSRs that it uses.
   SegmentUnit segments_;
   ProgramUnit programs_;
-  bool fetched_{};               ///< state_ has had the back end's MSRs since the last leave().
-  bool swapped_gs_{};            ///< IA32_KERNEL_GS_BASE differs from the back end's.
-  bool dropped_translations_{};  ///< The back end has not been told that translations are stale.
+  bool fetched_{};         ///< state_ has had the back end's MSRs since the last leave().
+  bool swapped_gs_{};      ///< IA32_KERNEL_GS_BASE differs from the back end's.
+  LostTranslations lost_;  ///< The back end has not been told.
   vpmu::TlbFlush dropped_{};
   vpmu::MsrSpans trapped_;
   ForeignMsrs others_;

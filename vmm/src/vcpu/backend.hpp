@@ -15,6 +15,8 @@
 #include "exec/state/vector_state.hpp"
 #include "kvm/exit.hpp"
 #include "support/result.hpp"
+#include "vcpu/lost_translations.hpp"
+#include "vpmu/observer.hpp"
 
 namespace vmm {
 
@@ -79,6 +81,23 @@ enum class RunMode : std::uint8_t {
   once,
 };
 
+/// Why an engine stopped before the guest's next instruction: Engine::run(), missing() and raised().
+struct LeftByEngine {
+  vpmu::exec::Stop why{};
+  std::optional<vpmu::exec::MissingAccess> missing;
+  std::uint8_t raised{};
+};
+
+/// What came of an instruction that an engine left.
+struct LeftRun {
+  enum class End : std::uint8_t {
+    not_run,
+    retired,
+    delivered,  ///< It has faulted: the vCPU is at the handler.
+  } end{};
+  std::optional<Exit> exit{};
+};
+
 /// Registers, as KVM groups them: where to read them to, and where to write them from.
 using RegistersTo =
     std::variant<kvm_regs*, kvm_sregs*, kvm_vcpu_events*, kvm_debugregs*, vpmu::exec::VectorState*, kvm_lapic_state*>;
@@ -92,6 +111,25 @@ struct RaisedInterrupt {
   bool nmi{};
   std::uint32_t apic_id{};
   std::uint8_t vector{};
+};
+
+/// Keeps what it knows of guest memory while a back end runs the vCPU, and is told what no longer holds.
+class MemoryFollower {
+ public:
+  /// Somebody has written to a page of RAM.
+  virtual void written(vpmu::GuestPhysical page) = 0;
+  /// A device may have written to RAM, and does not say where.
+  virtual void written_unseen() = 0;
+  /// The vCPU's TLBs have lost this by an instruction, after which CR3 is this.
+  virtual void lost(const vpmu::TlbFlush& flush, std::uint64_t cr3) = 0;
+
+ protected:
+  MemoryFollower() = default;
+  ~MemoryFollower() = default;
+  MemoryFollower(const MemoryFollower&) = default;
+  MemoryFollower& operator=(const MemoryFollower&) = default;
+  MemoryFollower(MemoryFollower&&) = default;
+  MemoryFollower& operator=(MemoryFollower&&) = default;
 };
 
 /// What runs one virtual CPU: the interface between the PMU code and KVM, or the instruction engine. Tests implement it
@@ -133,6 +171,15 @@ class VcpuBackend {
   /// can, such an exit costs no more than KVM's.
   virtual DeviceRun run_to_device() { return DeviceRun::not_run; }
   virtual Result<Exit> exit() { return Interrupted{}; }
+  /// Whether the back end needs no breakpoint to stop behind one instruction: otherwise run_left() runs none.
+  [[nodiscard]] virtual bool runs_left() const { return false; }
+  /// Runs the next instruction, which an engine has left, if nothing comes before it and no debugger, the guest's or
+  /// another, watches it.
+  virtual LeftRun run_left(const LeftByEngine& /*left*/) { return {}; }
+  /// From here on `follower` is told what happens to memory and translations while it does not run the vCPU itself: on
+  /// the thread whose vCPU's turn it is. Null: nobody is, and when this returns nobody is being told. False if the back
+  /// end does not know.
+  virtual bool tell(MemoryFollower* /*follower*/) { return false; }
   /// Completes the instruction of the last MSR, counter, port or MMIO exit without running the guest, so that RIP and
   /// registers are final. If the access continues with another exit, the next run() returns that.
   virtual Result<void> complete_exit() = 0;
@@ -167,9 +214,8 @@ class VcpuBackend {
     return value;
   }
   virtual Result<void> set_msr(std::uint32_t index, std::uint64_t value) = 0;
-  /// Translations changed in memory or in CR3, outside of any run() of the vCPU: flushes what the back end has cached
-  /// of them.
-  virtual Result<void> forget_translations() = 0;
+  /// The TLBs have lost this by instructions outside of any run() of the vCPU: flushes what the back end has cached.
+  virtual Result<void> forget_translations(const LostTranslations& lost) = 0;
 
   // Events.
   virtual Result<void> raise(const RaisedInterrupt& interrupt) = 0;

@@ -213,7 +213,7 @@ void KvmBackend::forget() {
 }
 
 // KVM flushes the vCPU's translations when it is given a different CR3.
-Result<void> KvmBackend::forget_translations() {
+Result<void> KvmBackend::forget_translations(const LostTranslations& /*lost*/) {
   constexpr std::uint64_t page = 4096;
   VMM_ASSIGN(const kvm_sregs sregs, vcpu_->sregs());
   kvm_sregs other = sregs;

@@ -58,7 +58,7 @@ class KvmBackend final : public VcpuBackend {
     return vcpu_->msrs(indices, values);
   }
   Result<void> set_msr(std::uint32_t index, std::uint64_t value) override { return vcpu_->set_msr(index, value); }
-  Result<void> forget_translations() override;
+  Result<void> forget_translations(const LostTranslations& lost) override;
   Result<void> raise(const RaisedInterrupt& interrupt) override;
   Result<Stored> store_lvtpc(std::uint32_t value) override;
   Result<bool> halted() override;

@@ -145,7 +145,7 @@ class FakeBackend final : public VcpuBackend {
     };
     return std::visit(Writer{*this}, from);
   }
-  Result<void> forget_translations() override { return {}; }
+  Result<void> forget_translations(const LostTranslations& /*lost*/) override { return {}; }
   Result<bool> halted() override { return value_of("halted", is_halted); }
   Result<void> read_msrs(std::span<const std::uint32_t> indices, std::span<std::uint64_t> values) override {
     for (std::size_t i = 0; i < indices.size(); ++i) {

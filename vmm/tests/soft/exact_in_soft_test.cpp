@@ -9,6 +9,7 @@
 #include "fakes/guest_code.hpp"
 #include "pmu/pmu_vcpu.hpp"
 #include "soft/soft_backend.hpp"
+#include "sources/turns.hpp"
 #include "support/x86.hpp"
 #include "vpmu/msr.hpp"
 
@@ -19,12 +20,19 @@ constexpr std::uint64_t code = 0x40'0000, handler = 0x40'0800, stack = 0x50'0000
 constexpr std::uint64_t instructions_retired = 0x43'00C0;
 constexpr unsigned timer_vector = 0xEC;
 
+/// Code that begins to count.
+class CountingCode : public GuestCode {
+ protected:
+  explicit CountingCode(std::uint64_t event = instructions_retired) {
+    write_msr(vpmu::msr::IA32_PERFEVTSEL0.value(), event);
+    write_msr(vpmu::msr::IA32_PERF_GLOBAL_CTRL.value(), 1);
+  }
+};
+
 /// Counts instructions in a loop of `rounds` iterations with interrupts on; the last instruction is `out 0x80`.
-class CountedLoop : public GuestCode {
+class CountedLoop : public CountingCode {
  public:
   explicit CountedLoop(std::uint64_t rounds) {
-    write_msr(vpmu::msr::IA32_PERFEVTSEL0.value(), instructions_retired);
-    write_msr(vpmu::msr::IA32_PERF_GLOBAL_CTRL.value(), 1);
     move(rdi, rounds);
     add(X86("sti"));
     add(X86("1: dec %rdi; jne 1b"));
@@ -149,11 +157,9 @@ TEST_F(ExactInSoft, AKickAndTheEndOfTimeComeThrough) {
 }
 
 /// A PMI handler's write of LVTPC, while a counter counts.
-class UnmaskingCode : public GuestCode {
+class UnmaskingCode : public CountingCode {
  public:
   UnmaskingCode() {
-    write_msr(vpmu::msr::IA32_PERFEVTSEL0.value(), instructions_retired);
-    write_msr(vpmu::msr::IA32_PERF_GLOBAL_CTRL.value(), 1);
     write_msr(vpmu::msr::IA32_X2APIC_LVT_PMI.value(), 0x400);
     add(X86("out %al, $0x80"));
   }
@@ -173,12 +179,9 @@ TEST_F(ExactInSoft, AHandlersWritesOfItsApicTakeNoRunOfThePort) {
 
 /// Counts loads that miss the second level TLB: a load, something, and the same load again. RBX has the CR3, RCX and
 /// RDX the same with PCIDs 0 and 1 and bit 63.
-class LoadedTwice : public GuestCode {
+class LoadedTwice : public CountingCode {
  public:
-  LoadedTwice(const std::vector<std::uint8_t>& between, std::uint64_t root) {
-    constexpr std::uint64_t stlb_miss_loads = 0x43'11D0;  // perfmon, Skylake: MEM_INST_RETIRED.STLB_MISS_LOADS
-    write_msr(vpmu::msr::IA32_PERFEVTSEL0.value(), stlb_miss_loads);
-    write_msr(vpmu::msr::IA32_PERF_GLOBAL_CTRL.value(), 1);
+  LoadedTwice(const std::vector<std::uint8_t>& between, std::uint64_t root) : CountingCode{stlb_miss_loads} {
     move(rsi, stack);
     move(rbx, root);
     move(rcx, root | x86::cr3::KEEPS::mask);
@@ -187,6 +190,9 @@ class LoadedTwice : public GuestCode {
     add(between);
     add(X86("mov (%rsi), %rax; out %al, $0x80"));
   }
+
+ private:
+  static constexpr std::uint64_t stlb_miss_loads = 0x43'11D0;  // perfmon, Skylake: MEM_INST_RETIRED.STLB_MISS_LOADS
 };
 
 // SDM 3A 4.10.4.1.
@@ -208,6 +214,158 @@ TEST_F(ExactInSoft, TheModelsTlbLosesWhatAnInstructionInvalidates) {
     EXPECT_EQ(counted(), row.misses) << testing::PrintToString(row.between) << ", PCIDs " << row.pcids;
     EXPECT_EQ(statistic("pmu.exact.left.mov") + statistic("pmu.exact.left.invlpg"), 0U);
   }
+}
+
+/// Rounds that each raise #PF, in a handler that returns behind the instruction; twice, with an OUT after each.
+class FaultingLoop : public CountingCode {
+ public:
+  explicit FaultingLoop(std::uint64_t rounds) {
+    move(rsi, not_mapped);
+    for (unsigned n = 0; n < 2; ++n) {
+      move(rdi, rounds);
+      add(X86("1: mov (%rsi), %rax; dec %rdi; jne 1b"));
+      add(X86("out %al, $0x80"));
+    }
+  }
+  static std::vector<std::uint8_t> handler() { return X86("addq $3, 8(%rsp); add $8, %rsp; iretq"); }
+  static constexpr std::uint64_t not_mapped = 0x7000'0000, outside = 6, in_each_round = 2 + 3;
+};
+
+class FaultsInSoft : public ExactInSoft {
+ protected:
+  static constexpr std::uint64_t rounds = 5000, pf_handler = handler + 0x40;
+  void begin_faulting() {
+    begin_with(FaultingLoop{rounds});
+    guest_.store_word(tables + 16 * x86::vector::PF,
+                      (pf_handler & 0xFFFF) | 0x10ULL << 16 | 0x8EULL << 40 | (pf_handler >> 16 & 0xFFFF) << 48);
+    guest_.store_code(pf_handler, FaultingLoop::handler());
+  }
+};
+
+// The back end delivers a fault at which the engine has stopped, and the engine goes on with what it knows.
+TEST_F(FaultsInSoft, AreCountedToTheInstruction) {
+  begin_faulting();
+  ASSERT_EQ(run(), 0x80);
+  EXPECT_EQ(counted(), FaultingLoop::in_each_round * rounds + FaultingLoop::outside);
+  EXPECT_EQ(statistic("pmu.step.faults"), rounds);
+  EXPECT_EQ(statistic("pmu.step.lost"), 0U);
+  EXPECT_EQ(backend_->sregs()->cr2, FaultingLoop::not_mapped);
+}
+
+// The engine is told what happens to memory while the back end has the vCPU: it does not look at all code again.
+TEST_F(FaultsInSoft, SomebodyChangesCodeMeanwhile) {
+  begin_faulting();
+  ASSERT_EQ(run(), 0x80);
+  ASSERT_EQ(backend_->regs()->r15, 0U);
+  guest_.store_code(pf_handler, X86("inc %r15; addq $3, 8(%rsp); add $8, %rsp; iretq"));
+  backend_->written(vpmu::GuestPhysical{guest_.entry(pf_handler) & ~0xFFFULL});
+  ASSERT_EQ(run(), 0x80);
+  EXPECT_EQ(backend_->regs()->r15, rounds);
+}
+
+class CountingFollower final : public MemoryFollower {
+ public:
+  void written(vpmu::GuestPhysical /*page*/) override { ++told; }
+  void written_unseen() override { ++told; }
+  void lost(const vpmu::TlbFlush& /*flush*/, std::uint64_t /*cr3*/) override { ++told; }
+  unsigned told{};
+};
+
+// A vCPU's source goes before its back end, and other vCPUs may still write.
+TEST_F(FaultsInSoft, ASourceThatIsGoneIsToldNothing) {
+  begin_faulting();
+  ASSERT_EQ(run(), 0x80);
+  CountingFollower follower;
+  vcpu_.reset();
+  const vpmu::GuestPhysical page{guest_.entry(pf_handler) & ~0xFFFULL};
+  backend_->written(page);
+  ASSERT_TRUE(backend_->tell(&follower));
+  backend_->written(page);
+  EXPECT_EQ(follower.told, 1U);
+  ASSERT_TRUE(backend_->tell(nullptr));
+  backend_->written(page);
+  EXPECT_EQ(follower.told, 1U);
+}
+
+/// Reads at RSI, maps another page there, lets the TLB lose it while nothing is counted, and reads again.
+class RemappingCode : public CountingCode {
+ public:
+  RemappingCode(std::uint64_t at, std::uint64_t entry_at, std::uint64_t entry) {
+    move(rsi, at);
+    move(rdi, entry_at);
+    move(rbx, entry);
+    add(X86("mov (%rsi), %rbp; mov %rbx, (%rdi)"));
+    write_msr(vpmu::msr::IA32_PERF_GLOBAL_CTRL.value(), 0);
+    move(rcx, Turns::max_pause);  // after which the back end runs the guest
+    add(X86("1: dec %rcx; jne 1b; invlpg (%rsi)"));
+    write_msr(vpmu::msr::IA32_PERF_GLOBAL_CTRL.value(), 1);
+    add(X86("nop; nop; mov (%rsi), %rdx; out %al, $0x80"));
+  }
+};
+
+// SDM 3A 4.10.4.1.
+TEST_F(ExactInSoft, TheEngineLosesWhatTheBackEndsInstructionInvalidates) {
+  constexpr std::uint64_t page = 0x71'0000, other = page + vpmu::page_size,
+                          table = 0x80'0000;  // each at its own place in the engine's TLB
+  guest_.map(page, 2 * vpmu::page_size);
+  guest_.store_word(page, 1);
+  guest_.store_word(other, 2);
+  const auto next = [this](std::uint64_t at, unsigned shift) {
+    return guest_.ram.read_word(vpmu::GuestPhysical{at + (page >> shift & 0x1FF) * 8}, 8).value() & ~0xFFFULL;
+  };
+  guest_.map_to(table, next(next(next(guest_.backend.special.cr3, 39), 30), 21));
+  begin_with(RemappingCode{page, table + (page >> 12 & 0x1FF) * 8, guest_.entry(other)});
+  ASSERT_EQ(run(), 0x80);
+  EXPECT_EQ(backend_->regs()->rbp, 1U);
+  EXPECT_EQ(backend_->regs()->rdx, 2U);
+  EXPECT_EQ(statistic("pmu.exact.entries"), 2U);
+}
+
+/// STI and SWAPGS in a loop; RDX has the base of GS.
+class KernelLoop : public CountingCode {
+ public:
+  explicit KernelLoop(std::uint64_t rounds) {
+    write_msr(vpmu::msr::IA32_KERNEL_GS_BASE.value(), other_base);
+    move(rdi, rounds);
+    add(X86("1: swapgs; cli; sti; dec %rdi; jne 1b"));
+    add(X86("mov %gs:0, %rdx; out %al, $0x80"));
+  }
+  static constexpr std::uint64_t other_base = stack, outside = 10, in_each_round = 5;
+};
+
+// SDM 2B STI, SWAPGS.
+TEST_F(ExactInSoft, CountsStiAndSwapgsInTheEngine) {
+  constexpr std::uint64_t rounds = 1001;
+  begin_with(KernelLoop{rounds});
+  guest_.store_word(stack, 77);
+  ASSERT_EQ(run(), 0x80);
+  EXPECT_EQ(counted(), KernelLoop::in_each_round * rounds + KernelLoop::outside);
+  EXPECT_EQ(backend_->regs()->rdx, 77U);
+  EXPECT_EQ(backend_->sregs()->gs.base, KernelLoop::other_base) << "an odd number of times";
+  EXPECT_EQ(*backend_->msr(vpmu::msr::IA32_KERNEL_GS_BASE.value()), 0U);
+  EXPECT_LT(statistic("pmu.exact.in_place"), 10U);
+}
+
+/// Waits with interrupts off until the deadline is over; then STI and two NOPs.
+class WaitingCode : public CountingCode {
+ public:
+  WaitingCode() {
+    move(rdi, 1000);
+    add(X86("1: dec %rdi; jne 1b"));
+    add(X86("sti; nop"));
+    interrupted_at = size();
+    add(X86("nop; out %al, $0x80"));
+  }
+  std::uint64_t interrupted_at{};
+};
+
+// The shadow of STI is left to the back end where something waits: the timer comes behind the next instruction.
+TEST_F(ExactInSoft, AnInterruptThatWaitsComesBehindTheShadowOfSti) {
+  const WaitingCode waiting;
+  begin_with(waiting);
+  set_deadline(100);
+  ASSERT_EQ(run(), 0x81);
+  EXPECT_EQ(guest_.load_word(stack + 0x1000 - 40), code + waiting.interrupted_at);
 }
 
 // The engine runs code of other modes, too.

@@ -1,5 +1,6 @@
 // The features of a vCPU without KVM are those of its model: instructions, registers, and faults for what it lacks.
 #include <array>
+#include <bit>
 
 #include "exec/host/host_form.hpp"
 #include "exec/tests/fixtures/assembled.hpp"
@@ -236,6 +237,20 @@ TEST_F(Features, InvpcidChecksItsOperands) {
   expect_stopped_in_handler(run(X86("push %rcx; push %rbx; invpcid (%rsp), %rax")), x86::vector::UD);
 }
 
+// SDM 2A INVPCID: type 0 is for one address, types 2 and 3 for all. The type is in RAX, the descriptor on the stack.
+TEST_F(Features, InvpcidLosesWhatItNames) {
+  be("haswell");
+  const auto seen = [&](std::uint64_t type, std::uint64_t linear) {
+    guest_.backend.registers.rax = type;
+    guest_.backend.registers.r8 = linear;
+    return seen_after_remapping(X86("push %r8; push $0; invpcid (%rsp), %rax"));
+  };
+  EXPECT_EQ(seen(0, data_at + 8), remapped);
+  EXPECT_EQ(seen(0, data_at + vpmu::page_size), as_before) << "a TLB has it";
+  EXPECT_EQ(seen(2, 0), remapped);
+  EXPECT_EQ(seen(3, 0), remapped);
+}
+
 // SDM 3A 2.5: a bit of CR4 whose feature is not there is reserved.
 TEST_F(Features, ControlBitsGoWithFeatures) {
   const auto can_set = [&](std::string_view model, std::uint64_t bits) {
@@ -440,7 +455,7 @@ TEST_F(Features, FloatingPointExceptionsThatAreUnmasked) {
   const std::vector<std::uint8_t> fdiv = X86("fld1; fldz; fdivrp %st, %st(1); fnstsw %ax; fld1; hlt");
   constexpr std::uint64_t waits_at = 8;
   VectorState state;
-  const float one = 1;
+  const auto one = std::bit_cast<std::uint32_t>(1.0F);  // compared by its bytes
   std::memcpy(state.legacy.data() + VectorState::xmm_at, &one, sizeof one);
   const auto runs = [&](const std::vector<std::uint8_t>& code, std::uint64_t cr4) -> SoftBackend& {
     guest_.backend.special.cr4 = x86::cr4::PAE::mask | x86::cr4::OSFXSR::mask | cr4;

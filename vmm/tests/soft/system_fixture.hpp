@@ -77,6 +77,31 @@ class SystemInstructions : public testing::Test {
   }
   std::uint64_t pushed(unsigned n) { return guest_.load_word(stack_top - 8ULL * (n + 1)); }
 
+  static constexpr std::uint64_t as_before = 1, remapped = 2;
+  /// The kernel reads at `data_at`, which RSI has, maps another page there, runs `invalidate`, and reads again: what it
+  /// reads then. It changes RBX, RCX, RDX and RDI.
+  std::uint64_t seen_after_remapping(const std::vector<std::uint8_t>& invalidate) {
+    constexpr std::uint64_t other = data_at + vpmu::page_size;
+    constexpr std::uint64_t table = 0xA0'0000, entry = table + (data_at >> 12 & 0x1FF) * 8;
+    const auto next = [this](std::uint64_t at, unsigned shift) {
+      return guest_.ram.read_word(vpmu::GuestPhysical{at + (data_at >> shift & 0x1FF) * 8}, 8).value() & ~0xFFFULL;
+    };
+    guest_.map(data_at, vpmu::page_size);
+    guest_.map(other, vpmu::page_size);
+    guest_.map_to(table, next(next(next(guest_.backend.special.cr3, 39), 30), 21));
+    guest_.store_word(data_at, as_before);
+    guest_.store_word(other, remapped);
+    std::vector<std::uint8_t> code = X86("mov (%rsi), %rbx; mov %rcx, (%rdi)");
+    code.insert(code.end(), invalidate.begin(), invalidate.end());
+    for (const unsigned byte : X86("mov (%rsi), %rdx; hlt")) code.push_back(static_cast<std::uint8_t>(byte));
+    guest_.backend.registers.rsi = data_at;
+    guest_.backend.registers.rdi = entry;
+    guest_.backend.registers.rcx = guest_.entry(other);
+    const kvm_regs end = *run(code).regs();
+    EXPECT_EQ(end.rbx, as_before);
+    return end.rdx;
+  }
+
   std::uint64_t statistic(SoftBackend& backend, std::string_view wanted) {
     std::uint64_t found = 0;
     backend.visit_statistics([&](std::string_view name, std::uint64_t value) { found += name == wanted ? value : 0; });

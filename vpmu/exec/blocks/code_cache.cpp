@@ -9,6 +9,7 @@
 #include "exec/memory/access.hpp"
 #include "exec/observe/class_counts.hpp"
 #include "exec/observe/tap.hpp"
+#include "vpmu/x86.hpp"
 
 namespace vpmu::exec {
 namespace {
@@ -41,18 +42,44 @@ void CodeCache::drop_all(Core& core) {
   blocks_.clear();
   recent_ = {};
   watched_.clear();
-  slots_ = 1;
+  spaces_.clear();
+  std::ranges::fill(models_, nullptr);
+  slot_pages_.resize(1);
+  is_everywhere_.resize(1);
   core.jumps.fill(nullptr);
   core.block = nullptr;
 }
 
-void CodeCache::doubt(Core& core) const {
-  for (auto& of_privilege : core.stale) std::fill_n(of_privilege.begin(), slots_, std::uint8_t{1});
+void CodeCache::doubt(Core& core) {
+  spaces_.clear();
+  for (auto& of_privilege : core.stale) std::fill_n(of_privilege.begin(), slot_pages_.size(), std::uint8_t{1});
 }
-CodeSlot CodeCache::new_slot(Core& core) {
-  const auto slot = static_cast<CodeSlot>(slots_++);
-  for (auto& of_privilege : core.stale) of_privilege[slot] = 1;
+void CodeCache::doubt_page(Core& core, std::uint64_t linear) {
+  const std::uint64_t page = linear / page_size;
+  for (std::size_t slot = 1; slot < slot_pages_.size(); ++slot) {
+    const SlotPage& of = slot_pages_[slot];
+    const std::uint64_t mask = ~(of.page_count - 1);
+    if ((of.linear & mask) == (page & mask) || (of.last & mask) == (page & mask))
+      make_stale(core, static_cast<CodeSlot>(slot));
+  }
+}
+void CodeCache::enter_space(Core& core, const PagingState& next, bool keeps) {
+  const std::uint16_t from = x86::pcid_of(core.paging.cr3, core.paging.cr4), to = x86::pcid_of(next.cr3, next.cr4);
+  if (keeps && core.paging.cr3 == next.cr3) return;
+  if (from != to) spaces_.leave(core, static_cast<unsigned>(slot_pages_.size()));
+  if (!keeps || from == to) spaces_.forget(to);
+  spaces_.enter(core, next.cr3, static_cast<unsigned>(slot_pages_.size()), is_everywhere_);
+}
+CodeSlot CodeCache::new_slot(Core& core, std::uint64_t page, SeenPage seen, bool in_two) {
+  const auto slot = static_cast<CodeSlot>(slot_pages_.size());
+  slot_pages_.push_back({.linear = page, .last = page + (in_two ? 1 : 0), .page_count = seen.page_bytes / page_size});
+  is_everywhere_.push_back(seen.global && !in_two ? 1 : 0);
+  make_stale(core, slot);
   return slot;
+}
+void CodeCache::make_stale(Core& core, CodeSlot slot) {
+  for (auto& of_privilege : core.stale) of_privilege[slot] = 1;
+  core.spaces->forget_slot(slot);
 }
 void CodeCache::make_fresh(Core& core, CodeSlot slot) {
   core.stale[code_privilege(rights_of(core), core.mode)][slot] = 0;
@@ -77,7 +104,7 @@ CodeCache::Page* CodeCache::page_of(Core& core, std::uint64_t at) {
   if (page == nullptr) {
     page = std::make_unique<Page>();
     page->key = key;
-    page->slot = new_slot(core);
+    page->slot = new_slot(core, linear, seen, false);
   }
   page->host = host;
   look_at(core, *page);
@@ -102,7 +129,7 @@ void CodeCache::look_at(Core& core, Page& page) {
 /// was made of it until another block takes its place. If its bytes come back before, decode() lets it run again.
 void CodeCache::outdate(Core& core, Block& block) {
   block.slot = never_fresh;
-  for (auto& of_privilege : core.stale) of_privilege[block.own] = 1;
+  make_stale(core, block.own);
   core.jit->unlink(core, block);
 }
 
@@ -110,7 +137,8 @@ Block* CodeCache::find(Core& core) {
   Block* const at_hand = known(core);
   const bool full = is_full(core);
   if (at_hand != nullptr && !full) return at_hand;
-  if (full || blocks_.bytes() >= max_bytes || watched_.size() >= max_watches || slots_ + max_new_slots > code_slots)
+  if (full || blocks_.bytes() >= max_bytes || watched_.size() >= max_watches ||
+      slot_pages_.size() + max_new_slots > code_slots)
     drop_all(core);
   Block* const block = find_anew(core);
   if (block == nullptr || !is_full(core)) return block;
@@ -155,8 +183,11 @@ Block* CodeCache::decode(Core& core, Page& page) {
     block.slot = page.slot;
     return take(core, block);
   }
-  // Rare, and the next page may be another one than last time.
-  if (block.own == never_fresh) block.own = new_slot(core);
+  // Rare, and the next page may be another one than last time, or in another address space.
+  if (block.own == never_fresh)
+    block.own = new_slot(core, page.key.linear, page.key.seen, true);
+  else
+    make_stale(core, block.own);
   block.slot = block.own;
   if (block.observed != nullptr) block.observed->pages[1] = next_page;
   watched_.add(core, block.slot, GuestPhysical{page.key.seen.physical});
@@ -180,9 +211,14 @@ std::vector<InstructionClass> classes_of(const Block& block) {
 /// `before` stays, for its bytes may come back.
 Block* CodeCache::decode_anew(Core& core, Block* before, Page& page, std::span<const std::byte> code) {
   if (before != nullptr) outdate(core, *before);
-  if (!decoding_.decode(core.rip, core.mode, code, routines_)) {
-    core.stop = Stop::unsupported;
-    return nullptr;
+  const Block*& model = models_[mixed(page.key.seen.physical, core.rip % page_size * page_size) % model_entries];
+  if (model == nullptr || !decoding_.move(*model, core.rip, core.mode, code)) {
+    if (!decoding_.decode(core.rip, core.mode, code, routines_)) {
+      core.stop = Stop::unsupported;
+      return nullptr;
+    }
+    model = nullptr;
+    ++decoded_;
   }
   Block& block = blocks_.make(decoding_, code);
   page.blocks.put(block);
@@ -190,7 +226,7 @@ Block* CodeCache::decode_anew(Core& core, Block* before, Page& page, std::span<c
   if (core.tap != nullptr) prepare(block, page.key.seen);
   if (core.counts_classes) count_classes(block, classes_of(block));
   core.jit->expect(block);
-  ++decoded_;
+  if (model == nullptr) model = &block;
   return &block;
 }
 

@@ -7,6 +7,7 @@
 
 #include "exec/blocks/block_arena.hpp"
 #include "exec/host/host_routine.hpp"
+#include "exec/memory/address_spaces.hpp"
 #include "exec/memory/code_pages.hpp"
 #include "exec/state/core.hpp"
 
@@ -34,10 +35,15 @@ class CodeCache {
     Block* const block = core.jumps[jump_entry(core.rip)];
     return block != nullptr && block->rip == core.rip && core.is_fresh(*block) ? block : nullptr;
   }
-  /// No page is fresh any more.
-  void doubt(Core& core) const;
+  /// No page is fresh any more, in any address space.
+  void doubt(Core& core);
+  /// The page's translation, perhaps a large page's, is forgotten in all address spaces.
+  void doubt_page(Core& core, std::uint64_t linear);
+  /// The guest goes to the address space of this CR3. `keeps`: and nothing that was known there has changed.
+  void enter_space(Core& core, const PagingState& next, bool keeps);
   /// The pages that blocks were decoded from.
   [[nodiscard]] CodePages& pages() { return watched_; }
+  [[nodiscard]] AddressSpaces& spaces() { return spaces_; }
   [[nodiscard]] std::uint64_t decoded() const { return decoded_; }
 
  private:
@@ -66,12 +72,14 @@ class CodeCache {
     std::size_t operator()(const PageKey& k) const { return mixed(k.linear, k.seen.physical); }
   };
   static constexpr std::size_t page_entries = 64;
+  static constexpr std::size_t model_entries = std::size_t{1} << 16;
 
   [[nodiscard]] bool is_full(const Core& core) const;
   void drop_all(Core& core);
   Page* page_of(Core& core, std::uint64_t at);
   static void look_at(Core& core, Page& page);
-  CodeSlot new_slot(Core& core);
+  CodeSlot new_slot(Core& core, std::uint64_t page, SeenPage seen, bool in_two);
+  static void make_stale(Core& core, CodeSlot slot);
   static void make_fresh(Core& core, CodeSlot slot);
   Block* find_anew(Core& core);
   Block* decode(Core& core, Page& page);
@@ -84,8 +92,18 @@ class CodeCache {
   std::array<Page*, page_entries> recent_{};  ///< Each place has the last used of its linear pages.
   BlockArena blocks_;
   DecodedBlock decoding_;
+  /// Blocks by where in memory their code is: programs that share it have it at different addresses.
+  std::vector<const Block*> models_ = std::vector<const Block*>(model_entries);
   CodePages watched_;
-  unsigned slots_{1};  ///< Used so far.
+  AddressSpaces spaces_;
+  /// What a slot is for.
+  struct SlotPage {
+    std::uint64_t linear{};       ///< Its number.
+    std::uint64_t last{};         ///< The same, or the next one.
+    std::uint64_t page_count{1};  ///< More than 1: it is part of a large page of so many.
+  };
+  std::vector<SlotPage> slot_pages_{1};         ///< By slot.
+  std::vector<std::uint8_t> is_everywhere_{0};  ///< By slot. 1: of a global page.
   std::uint64_t decoded_{};
 };
 

@@ -62,7 +62,10 @@ struct Routines {
     write_leave();
     write_run_alone();
     write_load_x87();
-    for (unsigned rights = 0; rights < rights_count; ++rights) write_look_further(rights);
+    for (unsigned rights = 0; rights < rights_count; ++rights) {
+      write_look_further(rights);
+      for (const bool store : {false, true}) write_look_page_up(rights, store);
+    }
     constexpr std::size_t line = 64;
     a.align(line);  // so that where blocks lie in lines of code does not depend on the size of these
   }
@@ -70,6 +73,7 @@ struct Routines {
   HostAssembler& a;
   HostAssembler::Label enter, leave, run_alone, back, gave_up, load_x87;
   std::array<HostAssembler::Label, rights_count> look_further{};
+  std::array<std::array<HostAssembler::Label, 2>, rights_count> look_page_up{};
 
  private:
   static constexpr unsigned equal = 4, not_equal = 5;  // of Jcc
@@ -77,7 +81,6 @@ struct Routines {
   /// What belongs to the caller in the host's ABI.
   static constexpr std::array<HostRegister, 6> callers{rbx, rbp, r12, r13, r14, r15};
   static constexpr std::int32_t in_state(std::size_t offset) { return in_core(offsetof(Core, compiled) + offset); }
-  static constexpr std::int32_t flags_at = in_core(offsetof(Core, compiled) + offsetof(CompiledState, flags));
 
   static constexpr HostAssembler::Memory state(std::size_t offset) { return {core_base, in_state(offset)}; }
   static constexpr HostAssembler::Memory counts_left{core_base, in_core(offsetof(Core, left))};
@@ -160,14 +163,8 @@ struct Routines {
     load_mxcsr();
     load_registers();
     a.vmovdqu_256(counts, counts_left);
-    a.movzx_16(scratch_a, {core_base, flags_at});
-    a.add_al(0x7F);  // OF, which SAHF leaves
-    a.sahf();
   }
   void store_all() {
-    a.lahf();
-    a.seto_al();
-    a.mov_16(HostAssembler::Memory{core_base, flags_at}, scratch_a);
     store_registers();
     a.vmovdqu_256(counts_left, counts);
     store_x87();
@@ -220,7 +217,6 @@ struct Routines {
     look_further[rights] = a.label();
     a.align(16);
     a.here(look_further[rights]);
-    a.pushfq();
     a.mov(scratch_d, scratch_a);
     a.shr(scratch_d, core_bias);
     a.add_32(scratch_d, scratch_a);
@@ -230,7 +226,78 @@ struct Routines {
                   in_state(offsetof(CompiledState, jumps) + rights * sizeof(CompiledState::Jumps) +
                            offsetof(CompiledState::Jumps, tags)));
     a.add(scratch_c, scratch_a);
-    a.popfq();
+    a.ret();
+  }
+  // Called with an address in RDX and that of the operand's last byte in RCX. Found: RCX is 0, RDX is the page's
+  // Tlb::add, and the TLB has the page, as find_in_tables() puts it there; else RCX is not 0. Changes nothing else.
+  void write_look_page_up(unsigned rights, bool store) {
+    constexpr unsigned page_bits = core_bias, entry_bits = 6;
+    static_assert(sizeof(KnownPage) == 1U << entry_bits && known_pages == 1U << page_bits && tlb_entries == 256);
+    const HostAssembler::Label fails = a.label(), ends = a.label();
+    const auto known = [](std::size_t offset) {
+      return HostAssembler::Memory{scratch_c, static_cast<std::int32_t>(offset)};
+    };
+    const auto in_tlb = [rights](std::size_t offset) {
+      return in_core(offsetof(Core, tlbs) + rights * sizeof(Tlb) + offset);
+    };
+    look_page_up[rights][store ? 1 : 0] = a.label();
+    a.align(16);
+    a.here(look_page_up[rights][store ? 1 : 0]);
+    a.mov(state(offsetof(CompiledState, kept)), scratch_a);
+    a.mov(state(offsetof(CompiledState, kept) + word), rbx);
+    a.lahf();
+    a.seto_al();
+    a.mov(rbx, scratch_d);
+    a.shr(scratch_d, page_bits);
+    a.shr(scratch_c, page_bits);
+    a.cmp_with(scratch_c, scratch_d);
+    a.jump_if(not_equal, fails);
+    a.shr(scratch_c, page_bits);
+    a.xor_32(scratch_c, scratch_d);
+    a.and_32(scratch_c, known_pages - 1);
+    a.shl(scratch_c, entry_bits);
+    a.lea(scratch_c, scratch_c, core_base, 0, in_core(offsetof(Core, known)));
+    a.cmp_with(known(offsetof(KnownPage, linear)), scratch_d);
+    a.jump_if(not_equal, fails);
+    a.mov(scratch_d, {core_base, in_core(offsetof(Core, tlb_generation))});
+    a.cmp_with(known(offsetof(KnownPage, generation)), scratch_d);
+    a.jump_if(not_equal, fails);
+    a.cmp_8(known(offsetof(KnownPage, rights)), static_cast<std::uint8_t>(rights));
+    a.jump_if(not_equal, fails);
+    if (store) {
+      a.cmp_8(known(offsetof(KnownPage, writable)), 1);
+      a.jump_if(not_equal, fails);
+      a.mov(scratch_d, {core_base, in_core(offsetof(Core, stretch))});
+      a.cmp_with(known(offsetof(KnownPage, told)), scratch_d);
+      a.jump_if(not_equal, fails);
+    }
+    // The tag is minus the page's address.
+    a.shr(rbx, page_bits);
+    a.mov(scratch_d, rbx);
+    a.shl(scratch_d, page_bits);
+    a.neg(scratch_d);
+    a.mov(scratch_c, known(offsetof(KnownPage, host)));
+    a.add(scratch_c, scratch_d);
+    a.and_32(rbx, tlb_entries - 1);
+    a.store_indexed(core_base, rbx, in_tlb(offsetof(Tlb, add)), scratch_c);
+    a.store_indexed(core_base, rbx, in_tlb(offsetof(Tlb, read)), scratch_d);
+    if (!store) {  // Tlb::no_tag()
+      a.mov(scratch_d, rbx);
+      a.xor_32(scratch_d, tlb_entries / 2);
+      a.shl(scratch_d, page_bits);
+      a.neg(scratch_d);
+    }
+    a.store_indexed(core_base, rbx, in_tlb(offsetof(Tlb, write)), scratch_d);
+    a.mov(scratch_d, scratch_c);
+    a.xor_32(scratch_c, scratch_c);
+    a.jump(ends);
+    a.here(fails);
+    a.mov_constant(scratch_c, 1);
+    a.here(ends);
+    a.mov(rbx, state(offsetof(CompiledState, kept) + word));
+    a.add_al(0x7F);
+    a.sahf();
+    a.mov(scratch_a, state(offsetof(CompiledState, kept)));
     a.ret();
   }
 };
@@ -300,8 +367,11 @@ bool Jit::make_routines(Core& core) {
   core.compiled.leave = at + assembler_.place(routines.leave);
   core.compiled.run_alone = at + assembler_.place(routines.run_alone);
   core.compiled.load_x87 = at + assembler_.place(routines.load_x87);
-  for (unsigned rights = 0; rights < rights_count; ++rights)
+  for (unsigned rights = 0; rights < rights_count; ++rights) {
     core.compiled.look_further[rights] = at + assembler_.place(routines.look_further[rights]);
+    for (unsigned store = 0; store < 2; ++store)
+      core.compiled.look_page_up[rights][store] = at + assembler_.place(routines.look_page_up[rights][store]);
+  }
   return true;
 }
 

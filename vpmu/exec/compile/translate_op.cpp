@@ -6,17 +6,30 @@
 
 /// The code for each kind of instruction but branches.
 namespace vpmu::exec {
+namespace {
+
+constexpr unsigned equal = 4;  // of Jcc
+
+}  // namespace
 
 void Translator::write(std::size_t i) {
   if (forms_[i].is_flow()) put_vectors_back();
   behind_ = a_.label();
   const std::size_t first = outside_count_;
+  prepare_flags(i);
   const bool mxcsr_was_here = mxcsr_is_here_, x87_was_here = x87_is_here_;
   write_kind(i);
+  if (forms_[i].kind <= Kind::alone) {
+    flags_in_host_ = false;
+  } else if (forms_[i].flags == FlagUse::other || forms_[i].flags == FlagUse::sets_all) {
+    flags_in_host_ = true;
+    flags_in_state_ = false;
+  }
   for (std::size_t n = first; n < outside_count_; ++n) {
     Outside& o = outside_[n];
     o.take_again = vectors_here_;
     o.x87_again = x87_is_here_;
+    o.flags_again = flags_in_host_;
     if (mxcsr_is_here_ && !mxcsr_was_here) go_on_if(offsetof(CompiledState, no_mxcsr), i, o);
     if (x87_is_here_ && !x87_was_here) go_on_if(offsetof(CompiledState, x87_forbidden), i, o);
   }
@@ -33,6 +46,7 @@ void Translator::write_kind(std::size_t i) {
     case Kind::rotate:
     case Kind::bit: return plain(i);
     case Kind::shift_count:
+      if (flags_seen_[i] && !host_flags().shift) return shift_in_two(i);
       plain(i);
       if (flags_seen_[i] && !host_flags().shift_af) clear_af();
       return;
@@ -52,7 +66,7 @@ void Translator::write_kind(std::size_t i) {
     case Kind::push_constant: return push(i);
     case Kind::pop: return pop(i);
     case Kind::leave: return leave_frame(i);
-    case Kind::jmp: return go(0);
+    case Kind::jmp: save_flags(); return go(0);
     case Kind::jcc: return jcc(i);
     case Kind::call: return call(i);
     case Kind::ret: return ret(i);
@@ -131,10 +145,14 @@ void Translator::put_flags_back() {
   a_.sahf();
 }
 
+bool Translator::shifts_in_two(std::size_t i) const {
+  return flags_seen_[i] && !(host_flags().shift && host_flags().shift_af);
+}
 // The count goes to RCX when the operand has been found, and so a destination without a home to RAX.
 void Translator::shift_by_cl(std::size_t i) {
   const GuestForm& f = forms_[i];
   const Op& op = block_.ops()[i];
+  if (shifts_in_two(i)) return shift_in_two(i);
   HostRegister rm = none;
   if (f.memory) {
     rm = address_of(op);
@@ -150,6 +168,30 @@ void Translator::shift_by_cl(std::size_t i) {
     a_.bytes({HostAssembler::modrm(f.reg, rm)});
     written(f.rm, rm);
   }
+}
+/// Of a register: all but the last bit without a change of flags, then by 1, after which CPUs agree on OF. It is what
+/// the interpreter has for any count. SDM 2B SAL.
+void Translator::shift_in_two(std::size_t i) {
+  const GuestForm& f = forms_[i];
+  const unsigned count_bits = f.wide ? 6 : 5, shift = f.reg & 7U;
+  const HostRegister rm = read(f.rm, scratch_a);
+  const bool by_cl = f.kind == Kind::shift_cl;
+  const unsigned count = static_cast<unsigned>(block_.ops()[i].imm) & ((1U << count_bits) - 1);
+  if (by_cl) {
+    // The count that counts, without a change of flags. By 0 none changes: the interpreter does that.
+    a_.rorx(scratch_c, homes[rcx], count_bits);
+    a_.mov_constant(scratch_d, 64 - count_bits);
+    a_.shrx(scratch_c, scratch_c, scratch_d);
+    a_.test(scratch_c, scratch_c);
+    a_.jump_if(equal, slowly(i));
+    a_.lea(scratch_c, scratch_c, none, 0, -1);
+  } else if (count > 1) {
+    a_.mov_constant(scratch_c, count - 1);
+  }
+  if (by_cl || count > 1) a_.shift_by(rm, rm, scratch_c, shift, f.wide);
+  a_.shift_by_1(rm, shift, f.wide);
+  written(f.rm, rm);
+  if (!host_flags().shift_af) clear_af();
 }
 
 // CF and OF are as the CPU leaves them, the others as the interpreter does.

@@ -79,10 +79,7 @@ void Translator::forget_vectors() {
 HostAssembler::Label Translator::look_whether_it_may_run(std::size_t i) {
   const VectorForm& v = forms_[i].vector;
   const HostAssembler::Label slow = slowly(i);
-  const auto look = [&](std::size_t offset) {
-    a_.mov(scratch_c, {core_base, in_state(offset)});
-    a_.jump_unless_rcx_is_0(slow);
-  };
+  const auto look = [&](std::size_t offset) { jump_unless_0({core_base, in_state(offset)}, slow); };
   bool& may_run = v.is_avx ? avx_may_run_ : sse_may_run_;
   if (!may_run) look(v.is_avx ? offsetof(CompiledState, no_avx) : offsetof(CompiledState, no_sse));
   may_run = true;
@@ -100,7 +97,7 @@ void Translator::look_at_alignment(HostRegister at, unsigned alignment, HostAsse
   a_.mov_constant(scratch_d, 64 - bits);
   a_.rorx(scratch_c, at, bits);
   a_.shrx(scratch_c, scratch_c, scratch_d);
-  a_.jump_unless_rcx_is_0(slow);
+  jump_unless_rcx_is_0(slow);
 }
 
 void Translator::vector(std::size_t i) {

@@ -17,8 +17,7 @@ HostAssembler::Label Translator::bring_x87(std::size_t i) {
   }
   X87Load& load = x87_loads_[x87_load_count_++];
   load = {.from = a_.label(), .loaded = a_.label(), .slow = slow};
-  a_.mov(scratch_c, {core_base, in_state(offsetof(CompiledState, no_x87))});
-  a_.jump_unless_rcx_is_0(load.from);
+  jump_unless_0({core_base, in_state(offsetof(CompiledState, no_x87))}, load.from);
   a_.here(load.loaded);
   x87_is_here_ = true;
   return slow;
@@ -45,7 +44,7 @@ void Translator::load_control_word(HostRegister at, HostAssembler::Label slow) {
   a_.mov_constant(scratch_d, masks);
   a_.pext(scratch_c, scratch_c, scratch_d);
   a_.lea(scratch_c, scratch_c, none, 0, -static_cast<std::int32_t>(masks));
-  a_.jump_unless_rcx_is_0(slow);
+  jump_unless_rcx_is_0(slow);
   a_.fldcw({core_base, copy});
 }
 

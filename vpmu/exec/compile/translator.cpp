@@ -9,6 +9,9 @@
 namespace vpmu::exec {
 namespace {
 
+// Of Jcc.
+constexpr unsigned not_equal = 5, above = 7;
+
 const std::byte* distance(std::size_t n) {
   return reinterpret_cast<const std::byte*>(n);
 }  // NOLINT(performance-no-int-to-ptr)
@@ -27,7 +30,7 @@ bool Translator::translate() {
   if (count_ == 0 || count_ > max_ops) return false;
   for (std::size_t i = 0; i < count_; ++i) {
     Op op = block_.ops()[i];
-    op.run = real(i);
+    op.run = block_.own_run(i);
     forms_[i] = guest_form(block_.code().subspan(op.offset, op.length), op);
   }
   find_places_for_vectors();
@@ -42,6 +45,7 @@ bool Translator::translate() {
   write_entry();
   for (std::size_t i = 0; i < length_; ++i) write(i);
   put_vectors_back();
+  save_flags();
   if (length_ < count_)
     leave_to(add_site(Site::Why::op, length_));
   else if (!forms_[count_ - 1].is_flow())
@@ -56,7 +60,7 @@ void Translator::see_flags() {
   bool seen = true;
   for (std::size_t i = count_; i-- > 0;) {
     flags_seen_[i] = seen;
-    if (forms_[i].may_stop() || forms_[i].flags == FlagUse::other)
+    if (forms_[i].may_stop() || forms_[i].flags == FlagUse::other || forms_[i].flags == FlagUse::reads)
       seen = true;
     else if (forms_[i].flags == FlagUse::sets_all)
       seen = false;
@@ -68,8 +72,9 @@ void Translator::needs_interpreter(std::size_t i) {
   GuestForm& f = forms_[i];
   if (!flags_seen_[i]) return;
   const HostFlags& host = host_flags();
-  const bool same = (f.kind != Kind::shift_count || host.shift) &&
-                    (f.kind != Kind::shift_cl || (host.shift && host.shift_af)) &&
+  const bool in_two = !f.memory && f.bytes >= 4;  // shift_in_two()
+  const bool same = (f.kind != Kind::shift_count || host.shift || in_two) &&
+                    (f.kind != Kind::shift_cl || (host.shift && host.shift_af) || in_two) &&
                     (f.kind != Kind::rotate || host.rotate) && (f.kind != Kind::bit || host.bit) &&
                     (f.kind != Kind::multiply_wide || host.multiply);
   if (!same) f.kind = Kind::alone;
@@ -85,13 +90,6 @@ bool Translator::is_worth_it() {
   return alone == 0 || length_ >= alone * dear;
 }
 
-/// The op's own function, which neither reports nor counts.
-Run Translator::real(std::size_t i) const {
-  if (observed_) return block_.observed->real[i];
-  if (i > 0) return block_.ops()[i].run;
-  return block_.classes != nullptr ? block_.classes->first : block_.first;
-}
-
 const Site* Translator::add_site(Site::Why why, std::size_t i, unsigned way) {
   // Code names sites by their addresses: they must not move.
   if (compiled_.sites.size() == compiled_.sites.capacity()) {
@@ -101,8 +99,8 @@ const Site* Translator::add_site(Site::Why why, std::size_t i, unsigned way) {
   const Op& op = block_.ops()[i];
   const bool fused = block_.comparison != nullptr && i + 2 == count_;
   const bool goes_on = why == Site::Why::op;
-  const auto alone = [&] { return i == 0 ? block_.first_alone : fused ? block_.comparison : real(i); };
-  const Run run = !goes_on ? alone() : observed_ ? observed_run(block_, i) : real(i);
+  const auto alone = [&] { return i == 0 ? block_.first_alone : fused ? block_.comparison : block_.own_run(i); };
+  const Run run = !goes_on ? alone() : observed_ ? observed_run(block_, i) : block_.own_run(i);
   const auto still_to_come = observed_ ? std::ranges::count_if(block_.observed->seen.accesses,
                                                                [i](const BlockAccess& a) { return a.instruction > i; })
                                        : 0;
@@ -121,7 +119,6 @@ void Translator::leave_to(const Site* site) {
   a_.jmp(HostAssembler::Memory{core_base, in_state(offsetof(CompiledState, leave))});
 }
 
-// RCX is not 0 if the page is stale, and then if one of the counts that are left is negative.
 void Translator::write_entry() {
   counts_ = a_.label();
   stale_ = a_.label();
@@ -130,14 +127,15 @@ void Translator::write_entry() {
   compiled_.checked = distance(a_.size());
   const std::size_t stale =
       code_privilege(static_cast<Rights>(rights_), CodeMode::bits64) * sizeof(Core::stale[0]) + block_.slot;
-  a_.movzx_8(scratch_c, HostAssembler::Memory{core_base, in_core(offsetof(Core, stale) + stale)});
-  a_.jump_unless_rcx_is_0(stale_);
+  a_.cmp_8({core_base, in_core(offsetof(Core, stale) + stale)}, 0);
+  a_.jump_if(not_equal, stale_);
   entry_at_ = a_.label();
   a_.here(entry_at_);
   compiled_.entry = distance(a_.size());
   a_.vpsubq_ymm15(counts_);
   a_.vmovmskpd_ymm15(scratch_c);
-  a_.jump_unless_rcx_is_0(too_few_);
+  a_.test(scratch_c, scratch_c);
+  a_.jump_if(not_equal, too_few_);
   compiled_.body = distance(a_.size());
   if (observed_) log_entry();
   if (block_.classes != nullptr) count_classes();
@@ -163,11 +161,13 @@ void Translator::write_outside() {
     a_.jump_unless_rcx_is_0(far_jump_->slow);
     a_.jump(far_jump_->found);
   }
+  write_far_pages();
   write_x87_loads();
   for (std::size_t n = 0; n < outside_count_; ++n) {
     const Outside& o = outside_[n];
     a_.here(o.from);
     move_vectors(true, o.put_back);
+    if (o.saves_flags) a_.save_flags(flags_at);
     if (o.site->why == Site::Why::alone) {
       name_site(o.site);
       a_.call({core_base, in_state(offsetof(CompiledState, run_alone))});
@@ -178,6 +178,7 @@ void Translator::write_outside() {
       }
       if (o.x87_again) a_.call({core_base, in_state(offsetof(CompiledState, load_x87))});
       move_vectors(false, o.take_again);
+      if (o.flags_again) a_.load_flags(flags_at);
       a_.jump(o.back);
       if (o.rest != nullptr) {
         a_.here(stops);
@@ -212,7 +213,55 @@ HostAssembler::Label Translator::slowly(std::size_t i) {
   const bool ends_here = f.is_flow() || (f.kind == Kind::x87 && loads_control_word(*f.host));
   o.site = add_site(ends_here ? Site::Why::op : Site::Why::alone, i);
   o.put_back = vectors_changed_;
+  o.saves_flags = !flags_in_state_;
   return o.from;
+}
+
+void Translator::save_flags() {
+  if (!flags_in_state_) a_.save_flags(flags_at);
+  flags_in_state_ = true;
+}
+void Translator::load_flags() {
+  if (!flags_in_host_) a_.load_flags(flags_at);
+  flags_in_host_ = true;
+}
+/// From here on code may change the host's. Changes RAX.
+void Translator::take_host_flags() {
+  save_flags();
+  flags_in_host_ = false;
+}
+/// Whether the code of an instruction that neither reads nor keeps flags needs the host's.
+bool Translator::needs_host_flags(std::size_t i) const {
+  const GuestForm& f = forms_[i];
+  const bool is_of_the_stack = (f.kind >= Kind::push && f.kind <= Kind::leave) || f.kind >= Kind::call;
+  if (f.memory || is_of_the_stack) return true;
+  if (f.kind == Kind::x87) return !x87_is_here_;
+  if (f.kind != Kind::vector) return false;
+  const bool may_run = f.vector.is_avx ? avx_may_run_ : sse_may_run_;
+  return !may_run || (f.vector.uses_mxcsr && !mxcsr_is_here_);
+}
+void Translator::prepare_flags(std::size_t i) {
+  const GuestForm& f = forms_[i];
+  if (f.kind <= Kind::alone) return save_flags();
+  // SHL by CL keeps the flags if CL is 0, which shift_in_two() leaves to the interpreter.
+  const bool in_two = f.kind == Kind::shift_cl && shifts_in_two(i);
+  if (in_two || (f.flags != FlagUse::other && f.flags != FlagUse::reads && needs_host_flags(i)))
+    return take_host_flags();
+  if (f.flags == FlagUse::other || f.flags == FlagUse::reads) load_flags();
+}
+/// Goes on if the word is 0. Changes RCX, or the host's flags if it may.
+void Translator::jump_unless_0(HostAssembler::Memory what, HostAssembler::Label to) {
+  if (flags_in_host_) {
+    a_.mov(scratch_c, what);
+    return a_.jump_unless_rcx_is_0(to);
+  }
+  a_.cmp(what, 0);
+  a_.jump_if(not_equal, to);
+}
+void Translator::jump_unless_rcx_is_0(HostAssembler::Label to) {
+  if (flags_in_host_) return a_.jump_unless_rcx_is_0(to);
+  a_.test(scratch_c, scratch_c);
+  a_.jump_if(not_equal, to);
 }
 
 HostRegister Translator::read(unsigned guest, HostRegister scratch) {
@@ -254,11 +303,39 @@ void Translator::look_up(HostRegister at, unsigned bytes, bool store, HostAssemb
   a_.shrx(scratch_c, at, core_base);
   a_.movzx_8(scratch_d, scratch_c);
   a_.mov_indexed(scratch_c, core_base, scratch_d, in_core(tlb + (store ? offsetof(Tlb, write) : offsetof(Tlb, read))));
-  a_.lea(scratch_c, scratch_c, at, 0, static_cast<std::int32_t>(bytes) - 1);
-  a_.shrx(scratch_c, scratch_c, core_base);
-  a_.jump_unless_rcx_is_0(slow);
+  // What an observer is told of the page is what the TLB has when the log is read: there it may not change meanwhile.
+  const HostAssembler::Label from = observed_ ? slow : a_.label();
+  if (flags_in_host_) {
+    a_.lea(scratch_c, scratch_c, at, 0, static_cast<std::int32_t>(bytes) - 1);
+    a_.shrx(scratch_c, scratch_c, core_base);
+    a_.jump_unless_rcx_is_0(from);
+  } else {
+    a_.add(scratch_c, at);
+    a_.cmp(scratch_c, static_cast<std::uint32_t>(page_size - bytes));
+    a_.jump_if(above, from);
+  }
   a_.mov_indexed(scratch_d, core_base, scratch_d, in_core(tlb + offsetof(Tlb, add)));
-  if (observed_) log_access(at);
+  if (observed_) return log_access(at);
+  if (far_page_count_ == far_pages_.size()) return a_.spoil();
+  FarPage& far = far_pages_[far_page_count_++];
+  far = {.from = from,
+         .found = a_.label(),
+         .slow = slow,
+         .at = at,
+         .bytes = static_cast<std::uint8_t>(bytes),
+         .store = store};
+  a_.here(far.found);
+}
+/// The routine gets the address in RDX, and that of the operand's last byte in RCX.
+void Translator::write_far_pages() {
+  for (const FarPage& far : std::span{far_pages_}.first(far_page_count_)) {
+    a_.here(far.from);
+    a_.mov(scratch_d, far.at);
+    a_.lea(scratch_c, far.at, none, 0, far.bytes - 1);
+    a_.call({core_base, in_state(offsetof(CompiledState, look_page_up) + (2 * rights_ + (far.store ? 1 : 0)) * word)});
+    a_.jump_unless_rcx_is_0(far.slow);
+    a_.jump(far.found);
+  }
 }
 void Translator::load_found(HostRegister to, HostRegister at, bool wide) {
   if (wide)
@@ -284,6 +361,7 @@ void Translator::jump_out(unsigned way, std::optional<unsigned> condition) {
   compiled_.distances[way] = distance(a_.size() - distance_bytes);
 }
 void Translator::jcc(std::size_t i) {
+  save_flags();
   const unsigned condition = forms_[i].opcode & 0xFU;
   if (block_.target[0] == block_.rip)
     a_.jump_if(condition, entry_at_);
@@ -308,9 +386,9 @@ void Translator::look_up_jump(HostAssembler::Label slow) {
   a_.lea(scratch_c, scratch_c, scratch_a, 0, 0);
   a_.movzx_8(scratch_d, scratch_c);
   a_.mov_indexed(scratch_c, core_base, scratch_d, jumps(offsetof(CompiledState::Jumps, tags)));
-  a_.lea(scratch_c, scratch_c, scratch_a, 0, 0);
+  a_.add(scratch_c, scratch_a);
   far_jump_ = FarJump{.from = a_.label(), .found = a_.label(), .slow = slow};
-  a_.jump_unless_rcx_is_0(far_jump_->from);
+  a_.jump_if(not_equal, far_jump_->from);
   a_.here(far_jump_->found);
 }
 std::int32_t Translator::jumps(std::size_t offset) const {

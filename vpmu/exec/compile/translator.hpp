@@ -8,8 +8,11 @@
 
 namespace vpmu::exec {
 
-/// Writes the code for one block. The guest's status flags are the host's while it runs: the code between the guest's
-/// instructions changes none, because the engine may have to stop at any instruction.
+/// Writes the code for one block. Between blocks the guest's status flags are in CompiledState; within one they are the
+/// host's from an instruction that gives them until code that needs the host's for itself. They are never lost, because
+/// the engine may have to stop at any instruction.
+///
+/// Such code jumps only where it seldom goes: a CPU knows few jumps that are taken, and predicts those alone.
 class Translator {
  public:
   Translator(const Core& core, Block& block, Compiled& compiled, HostAssembler& to);
@@ -31,6 +34,8 @@ class Translator {
     const Site* site;
     std::uint16_t put_back, take_again;  ///< Vector registers, before and after the instruction.
     bool x87_again;                      ///< The x87 registers are the guest's, after the instruction.
+    bool saves_flags;                    ///< They are the host's alone, before the instruction.
+    bool flags_again;                    ///< They are the host's, after the instruction.
     std::int32_t condition;              ///< Where CompiledState has 0 if the code may go on after the instruction;
     const Site* rest;                    ///< else the interpreter does. Null: it may always.
   };
@@ -39,6 +44,14 @@ class Translator {
   /// next ones may run.
   struct X87Load {
     HostAssembler::Label from, loaded, slow;
+  };
+
+  /// An access whose page the TLB lacks.
+  struct FarPage {
+    HostAssembler::Label from, found, slow;
+    HostRegister at;
+    std::uint8_t bytes;
+    bool store;
   };
 
   /// A computed jump whose block is not at the place that is searched first.
@@ -56,7 +69,6 @@ class Translator {
   void see_flags();
   void needs_interpreter(std::size_t i);
   bool is_worth_it();
-  [[nodiscard]] Run real(std::size_t i) const;
   const Site* add_site(Site::Why why, std::size_t i, unsigned way = 0);
   HostAssembler::Label slowly(std::size_t i);
   void name_site(const Site* site);
@@ -64,7 +76,17 @@ class Translator {
   void write_entry();
   void count_classes();
   void write_outside();
+  void write_far_pages();
   void go_on_if(std::size_t condition, std::size_t i, Outside& o);
+
+  // Flags.
+  void save_flags();
+  void load_flags();
+  void take_host_flags();
+  [[nodiscard]] bool needs_host_flags(std::size_t i) const;
+  void prepare_flags(std::size_t i);
+  void jump_unless_0(HostAssembler::Memory what, HostAssembler::Label to);
+  void jump_unless_rcx_is_0(HostAssembler::Label to);
 
   // Registers and memory.
   HostRegister read(unsigned guest, HostRegister scratch);
@@ -96,7 +118,9 @@ class Translator {
   void plain(std::size_t i);
   void clear_af();
   void put_flags_back();
+  [[nodiscard]] bool shifts_in_two(std::size_t i) const;
   void shift_by_cl(std::size_t i);
+  void shift_in_two(std::size_t i);
   void multiply(std::size_t i);
   void multiply_wide(std::size_t i);
   void lea(const GuestForm& f, const Op& op);
@@ -142,6 +166,8 @@ class Translator {
   [[nodiscard]] static constexpr std::int32_t in_state(std::size_t offset) {
     return in_core(offsetof(Core, compiled) + offset);
   }
+  static constexpr HostAssembler::Memory flags_at{core_base,
+                                                  in_core(offsetof(Core, compiled) + offsetof(CompiledState, flags))};
 
   Block& block_;
   Compiled& compiled_;
@@ -153,6 +179,8 @@ class Translator {
   std::size_t length_{};  ///< Instructions from the first on that are compiled.
   std::array<GuestForm, max_ops> forms_{};
   std::array<bool, max_ops> flags_seen_{};
+  bool flags_in_host_{};       ///< The host's flags are the guest's: code may change none.
+  bool flags_in_state_{true};  ///< Those of CompiledState are; at least one of both.
   std::array<std::optional<HostAssembler::Label>, 2> ways_{};
   std::array<std::uint8_t, 16>
       vector_places_{};              ///< Host registers for the guest's vector registers, by the guest's number.
@@ -167,6 +195,8 @@ class Translator {
   std::array<Outside, max_ops> outside_{};
   std::size_t outside_count_{};
   std::optional<FarJump> far_jump_;  ///< The last instruction's.
+  std::array<FarPage, 2 * max_ops> far_pages_{};
+  std::size_t far_page_count_{};
   HostAssembler::Label counts_{}, stale_{}, too_few_{}, entry_at_{}, behind_{};
 };
 

@@ -1,5 +1,6 @@
 #include <Zydis/Zydis.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <optional>
@@ -297,6 +298,8 @@ Run system_op(Decoding& d) {
     case ZYDIS_MNEMONIC_CLD: return change(x86::rflags::DF::mask, 0);
     case ZYDIS_MNEMONIC_STD: return change(x86::rflags::DF::mask, x86::rflags::DF::mask);
     case ZYDIS_MNEMONIC_CLI: return change(x86::rflags::IF::mask, 0);
+    case ZYDIS_MNEMONIC_STI: return op_sti();
+    case ZYDIS_MNEMONIC_SWAPGS: return d.mode == CodeMode::bits64 ? op_swapgs() : nullptr;
     case ZYDIS_MNEMONIC_LAHF: return op_lahf();
     case ZYDIS_MNEMONIC_SAHF: return op_sahf();
     case ZYDIS_MNEMONIC_CPUID: d.found.alone = true; return op_cpuid();
@@ -528,6 +531,7 @@ bool DecodedBlock::decode(std::uint64_t rip, CodeMode mode, std::span<const std:
     at += d.in.length;
     if (d.found.to) facts.target = {(rip + static_cast<std::uint64_t>(*d.found.to)) & addresses, rip + at};
     if ((d.op.events & event_branch) != 0) facts.branch = branch_kind(d);
+    facts.is_whole = d.found.ends_block || d.found.alone || count == Block::max_ops;
     if (d.found.ends_block || d.found.alone) break;
   }
   if (count == 0) return false;
@@ -536,6 +540,23 @@ bool DecodedBlock::decode(std::uint64_t rip, CodeMode mode, std::span<const std:
   ops_[count++] = Op{.run = op_end(), .offset = static_cast<std::uint16_t>(at)};
   facts.op_count = static_cast<std::uint16_t>(count);
   facts.code_bytes = static_cast<std::uint16_t>(at);
+  // For move(), a target of 0 is none.
+  const bool leads_to_0 = d.found.to && (facts.target[0] == 0 || facts.target[1] == 0);
+  facts.is_whole &= mode == CodeMode::bits64 && !leads_to_0;
+  return true;
+}
+
+// Ops are the same wherever they stand: block_rip is a register.
+bool DecodedBlock::move(const Block& known, std::uint64_t rip, CodeMode mode, std::span<const std::byte> code) {
+  if (!known.is_whole || known.mode != mode || known.code_bytes > code.size() ||
+      !std::ranges::equal(known.code(), code.first(known.code_bytes)))
+    return false;
+  facts = static_cast<const BlockFacts&>(known);
+  facts.rip = rip;
+  for (std::uint64_t& target : facts.target)
+    if (target != 0) target += rip - known.rip;
+  std::ranges::copy(known.ops(), ops_.begin());
+  for (std::size_t i = 0; i < known.op_count; ++i) ops_[i].run = known.own_run(i);
   return true;
 }
 

@@ -25,12 +25,12 @@ bool is_high_byte(const ZydisDecodedOperand& o) {
 /// Whether it may change which memory can be accessed, or what the processor does: the code after it is not compiled
 /// together with it.
 bool changes_what_follows(const DecodedInstruction& i) {
+  if (i.in.mnemonic == ZYDIS_MNEMONIC_SWAPGS) return false;  // compiled code takes the base from the core
   const auto category = i.in.meta.category;
   if (is_of_the_system(i) || category == ZYDIS_CATEGORY_SMAP || category == ZYDIS_CATEGORY_SEGOP) return true;
   switch (i.in.mnemonic) {
     case ZYDIS_MNEMONIC_CPUID:
     case ZYDIS_MNEMONIC_XGETBV:
-    case ZYDIS_MNEMONIC_STI:
     case ZYDIS_MNEMONIC_POPF:
     case ZYDIS_MNEMONIC_POPFQ: return true;
     default: break;
@@ -48,7 +48,7 @@ FlagUse flag_use(const DecodedInstruction& i) {
   const auto& c = *i.in.cpu_flags;
   const std::uint32_t given = (c.modified | c.set_0 | c.set_1 | c.undefined) & status;
   const bool reads = (c.tested & status) != 0;
-  if (given == 0 && !reads) return FlagUse::none;
+  if (given == 0) return reads ? FlagUse::reads : FlagUse::none;
   return given == status && !reads ? FlagUse::sets_all : FlagUse::other;
 }
 
@@ -249,10 +249,10 @@ class GuestFormer {
     switch (in_.meta.category) {
       case ZYDIS_CATEGORY_COND_BR:
         // Not LOOP and JRCXZ.
-        if (f_.map == 1 || (in_.opcode & 0xF0U) == 0x70) return become(Kind::jcc, FlagUse::other);
+        if (f_.map == 1 || (in_.opcode & 0xF0U) == 0x70) return become(Kind::jcc);
         return void(alone());
-      case ZYDIS_CATEGORY_CMOV: return become(Kind::plain, FlagUse::other);
-      case ZYDIS_CATEGORY_SETCC: f_.reg_is_opcode = true; return become(Kind::plain, FlagUse::other);
+      case ZYDIS_CATEGORY_CMOV: return become(Kind::plain);
+      case ZYDIS_CATEGORY_SETCC: f_.reg_is_opcode = true; return become(Kind::plain);
       default: break;
     }
     if (!become_vector() && !become_hosts()) alone();

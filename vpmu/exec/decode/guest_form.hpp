@@ -12,6 +12,7 @@ namespace vpmu::exec {
 enum class FlagUse : std::uint8_t {
   none,
   sets_all,  ///< And reads none.
+  reads,     ///< And changes none.
   other,
 };
 

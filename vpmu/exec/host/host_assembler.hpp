@@ -19,7 +19,7 @@ class HostAssembler {
  public:
   /// A place in the code that jumps may go to before it is known.
   using Label = std::size_t;
-  static constexpr HostRegister none = 16;
+  static constexpr HostRegister none = 16, ah = 4;  // AH where there is no REX
 
   /// Memory at base + index + disp.
   struct Memory {
@@ -52,10 +52,6 @@ class HostAssembler {
     with(true, 0xC7, 0, to);
     word32(static_cast<std::uint32_t>(value));
   }
-  void mov_16(Memory to, HostRegister from) {
-    bytes({0x66});
-    with(false, 0x89, from, to);
-  }
   void mov_32(Memory to, HostRegister from) { with(false, 0x89, from, to); }
   void mov_32(HostRegister to, Memory from) { with(false, 0x8B, to, from); }
   /// A register of 16 bits; the upper ones of `to` stay.
@@ -75,11 +71,23 @@ class HostAssembler {
     bytes({rex(to, index, base), 0x8B});
     operand_indexed(to, base, index, disp);
   }
+  /// The reverse.
+  void store_indexed(HostRegister base, HostRegister index, std::int32_t disp, HostRegister from) {
+    bytes({rex(from, index, base), 0x89});
+    operand_indexed(from, base, index, disp);
+  }
   void push(HostRegister reg) { in_opcode(0x50, reg); }
   void pop(HostRegister reg) { in_opcode(0x58, reg); }
   void pushfq() { bytes({0x9C}); }
   void lahf() { bytes({0x9F}); }
   void seto_al() { bytes({0x0F, 0x90, 0xC0}); }
+  /// The status flags, as CompiledState::flags has them. By bytes: to put them together in RAX takes longer. Changes
+  /// RAX.
+  void save_flags(Memory to) {
+    with_0f(false, 0x90, 0, to);  // SETO
+    lahf();
+    with(false, 0x88, ah, {to.base, to.disp + 1});
+  }
   void ldmxcsr(Memory from) { with_0f(false, 0xAE, 2, from); }
   void stmxcsr(Memory to) { with_0f(false, 0xAE, 3, to); }
   void fxsave64(Memory to) { with_0f(true, 0xAE, 0, to); }
@@ -89,6 +97,10 @@ class HostAssembler {
   void fninit() { bytes({0xDB, 0xE3}); }
   /// to = from >> (count % 64).
   void shrx(HostRegister to, HostRegister from, HostRegister count) { vex_0f38(0xF7, 3, to, count, from); }
+  /// to = from shifted by `count` as the shift does whose ModRM.reg is that: 4 SHL, 5 SHR, 7 SAR. By SHLX, SHRX, SARX.
+  void shift_by(HostRegister to, HostRegister from, HostRegister count, unsigned shift, bool wide) {
+    vex_0f38(0xF7, shift == 4 ? 1 : shift == 5 ? 3 : 2, to, count, from, wide);
+  }
   /// to = from rotated right by `bits`.
   void rorx(HostRegister to, HostRegister from, unsigned bits_to_turn) {
     bytes({0xC4, (from >= 8 ? 0xC3U : 0xE3U) ^ (to >= 8 ? 0x80U : 0U), 0xFB, 0xF0, modrm(to, from), bits_to_turn});
@@ -131,10 +143,25 @@ class HostAssembler {
     with(true, 0x83, 7, with_value);
     bytes({static_cast<std::uint8_t>(value)});
   }
+  void cmp(HostRegister a, std::uint32_t value) {
+    registers(true, 0x81, 7, a);
+    word32(value);
+  }
+  void test(HostRegister a, HostRegister b) { registers(true, 0x85, b, a); }
+  void cmp_with(HostRegister a, HostRegister b) { registers(true, 0x39, b, a); }
+  void cmp_with(Memory a, HostRegister b) { with(true, 0x39, b, a); }
+  void cmp_8(Memory with_value, std::uint8_t value) {
+    with(false, 0x80, 7, with_value);
+    bytes({value});
+  }
+  void neg(HostRegister to) { registers(true, 0xF7, 3, to); }
   void add_32(HostRegister to, HostRegister from) { registers(false, 0x01, from, to); }
   void add_32(HostRegister to, std::uint32_t value) { group_1_32(0, to, value); }
   void and_32(HostRegister to, std::uint32_t value) { group_1_32(4, to, value); }
+  void xor_32(HostRegister to, std::uint32_t value) { group_1_32(6, to, value); }
   void xor_32(HostRegister to, HostRegister from) { registers(false, 0x31, from, to); }
+  /// By 1, as in shift_by().
+  void shift_by_1(HostRegister to, unsigned shift, bool wide) { registers(wide, 0xD1, shift, to); }
   void shl(HostRegister to, unsigned count) { group_2(4, to, count); }
   void shr(HostRegister to, unsigned count) { group_2(5, to, count); }
   void test_al() { bytes({0x84, 0xC0}); }
@@ -143,6 +170,13 @@ class HostAssembler {
   void or_ah_al() { bytes({0x08, 0xC4}); }
   void sahf() { bytes({0x9E}); }
   void popfq() { bytes({0x9D}); }
+  /// What save_flags() has saved: OF, which SAHF leaves, by an overflow of AL. Changes RAX.
+  void load_flags(Memory from) {
+    movzx_8(0, from);
+    with(false, 0x8A, ah, {from.base, from.disp + 1});
+    add_al(0x7F);
+    sahf();
+  }
 
   // Flow.
   void call(Memory to) { with(false, 0xFF, 2, to); }
@@ -266,8 +300,8 @@ class HostAssembler {
       bytes({0xC5, (reg >= 8 ? 0U : 0x80U) | low, opcode});
     operand(reg, memory);
   }
-  void vex_0f38(unsigned opcode, unsigned pp, unsigned reg, unsigned vvvv, unsigned rm) {
-    bytes({0xC4, 0xE2U ^ extended(reg, rm), 0x80U | (~vvvv & 0xFU) << 3U | pp, opcode, modrm(reg, rm)});
+  void vex_0f38(unsigned opcode, unsigned pp, unsigned reg, unsigned vvvv, unsigned rm, bool wide = true) {
+    bytes({0xC4, 0xE2U ^ extended(reg, rm), (wide ? 0x80U : 0U) | (~vvvv & 0xFU) << 3U | pp, opcode, modrm(reg, rm)});
   }
   /// Of 256 bits, with an immediate.
   void vex_0f3a(unsigned opcode, unsigned reg, unsigned vvvv, Memory memory, unsigned immediate) {

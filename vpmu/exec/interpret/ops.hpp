@@ -133,6 +133,8 @@ Run op_rdtscp();
 Run op_cpuid();
 Run op_read_control();  ///< MOV from CR: imm says which.
 Run op_write_cr8();
+Run op_sti();
+Run op_swapgs();
 Run op_fence();
 Run op_flush_line();  ///< CLFLUSH, CLFLUSHOPT.
 Run op_prefetch(Prefetch to);

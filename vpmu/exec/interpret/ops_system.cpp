@@ -37,6 +37,13 @@ void change_flags(const Op* op, Core* c) {
   VPMU_NEXT(op, c);
 }
 
+// SDM 2B STI. Its interrupt shadow hides nothing while no interrupt waits.
+void sti(const Op* op, Core* c) {
+  if (!can_set_flags(*c, c->other_flags | x86::rflags::IF::mask)) return leave_for(op, c, Stop::unsupported);
+  c->other_flags |= x86::rflags::IF::mask;
+  VPMU_NEXT(op, c);
+}
+
 constexpr std::uint64_t ah_flags = x86::rflags::SF::mask | x86::rflags::ZF::mask | x86::rflags::AF::mask |
                                    x86::rflags::PF::mask | x86::rflags::CF::mask;
 
@@ -116,6 +123,14 @@ void cpuid(const Op* op, Core* c) {
   VPMU_NEXT(op, c);
 }
 
+// SDM 2B SWAPGS.
+void swapgs(const Op* op, Core* c) {
+  c->answer = c->r[gs_base];
+  if (!asks_in_ring_0(op, c, [&](Platform& p) { return p.swap_gs(c->answer); })) VPMU_LEAVE(op, c);
+  c->r[gs_base] = c->answer;
+  VPMU_NEXT(op, c);
+}
+
 // Ends its block, as WRMSR does: an interrupt may be possible now.
 void write_cr8(const Op* op, Core* c) {
   const std::uint64_t value = reg<std::uint64_t>(c, op->d);
@@ -181,8 +196,9 @@ void set_ac(const Op* op, Core* c) {
 }  // namespace
 
 bool can_set_flags(const Core& core, std::uint64_t value) {
+  if (core.cpl != 0 || ((value | core.other_flags) & x86::rflags::TF::mask) != 0) return false;
   const bool lets_interrupts_in = (value & ~core.other_flags & x86::rflags::IF::mask) != 0;
-  return core.cpl == 0 && ((value | core.other_flags) & x86::rflags::TF::mask) == 0 && !lets_interrupts_in;
+  return !lets_interrupts_in || core.platform->enables_interrupts() == Answer::done;
 }
 
 void set_flags(Core& core, std::uint64_t value) {
@@ -201,6 +217,8 @@ Run op_rdtscp() { return rdtscp; }
 Run op_cpuid() { return cpuid; }
 Run op_read_control() { return read_control; }
 Run op_write_cr8() { return write_cr8; }
+Run op_sti() { return sti; }
+Run op_swapgs() { return swapgs; }
 Run op_fence() { return fence; }
 Run op_flush_line() { return flush_line; }
 Run op_prefetch(Prefetch to) {

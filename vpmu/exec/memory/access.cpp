@@ -1,5 +1,6 @@
 #include "exec/memory/access.hpp"
 
+#include "exec/memory/address_spaces.hpp"
 #include "exec/memory/code_pages.hpp"
 #include "exec/state/tap.hpp"
 
@@ -22,6 +23,7 @@ bool walk_to(Core* c, Rights rights, std::uint64_t at, PagingAccess access, Know
     c->missing = {.at = at, .write = access == PagingAccess::write};
     return stop_for(c, Stop::fault) != nullptr;
   }
+  if (mapped->page_bytes > page_size) c->large_pages |= large_place(at);
   known = {.linear = at / page_size,
            .generation = c->tlb_generation,
            .host = host,
@@ -100,13 +102,14 @@ void cut_short(Core* c) {
 
 void flush_tlb(Core* c) {
   for (Tlb& tlb : c->tlbs) tlb.clear();
-  ++c->tlb_generation;
+  c->tlb_generation = ++c->last_generation;
 }
 
 // Pages that are known were found writable under the old CR0.WP, or were not.
 void forget_writes(Core* c) {
   for (Tlb& tlb : c->tlbs) tlb.clear_writes();
-  ++c->tlb_generation;
+  c->tlb_generation = ++c->last_generation;
+  c->spaces->forget_translations();
 }
 
 void forget_page(Core* c, std::uint64_t at) {

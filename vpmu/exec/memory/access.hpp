@@ -106,9 +106,9 @@ inline void look_at_kick(Core* c) {
     cut_short(c);
 }
 
-/// Forgets all translations: control registers changed, or the guest ran elsewhere.
+/// Forgets all translations of the present address space.
 void flush_tlb(Core* c);
-/// CR0.WP has changed: forgets where the guest may write.
+/// CR0.WP has changed: forgets where the guest may write, in all address spaces.
 void forget_writes(Core* c);
 /// Forgets the translation of one page.
 void forget_page(Core* c, std::uint64_t at);

@@ -26,6 +26,7 @@ struct Core;
 struct Op;
 struct Block;
 struct Tap;
+class AddressSpaces;
 class CodePages;
 class Jit;
 struct VectorState;
@@ -196,6 +197,7 @@ struct BlockFacts {
   std::uint16_t code_bytes{};
   CodeMode mode{};
   BranchKind branch{};  ///< Of the last instruction.
+  bool is_whole{};      ///< It ends where it does whatever stands behind it, and is 64-bit code.
 };
 
 /// A decoded block. In memory its ops and the code that they were decoded from follow it: see BlockArena.
@@ -205,6 +207,14 @@ struct Block : BlockFacts {
   [[nodiscard]] std::span<const Op> ops() const { return {reinterpret_cast<const Op*>(this + 1), op_count}; }
   [[nodiscard]] std::span<const std::byte> code() const {
     return {reinterpret_cast<const std::byte*>(ops().data() + op_count), code_bytes};
+  }
+
+  /// An op's own function: the op itself may report to an observer, count, or enter compiled code.
+  [[nodiscard]] Run own_run(std::size_t i) const {
+    if (observed != nullptr && i < observed->real.size()) return observed->real[i];
+    if (i > 0) return ops()[i].run;
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the analyzer loses what the comparison says
+    return classes != nullptr ? classes->first : first;
   }
 
   CodeSlot slot{};  ///< Of its page, or `own` if it lies in two. never_fresh: it is out of date (CodeCache::outdate).
@@ -266,7 +276,7 @@ constexpr bool is_tagged(std::uint64_t tag, std::uint64_t at, std::uint64_t byte
 }
 /// A page that a page walk has found. There are more of these than places in the software TLB: most misses there need
 /// no page walk.
-struct KnownPage {
+struct alignas(64) KnownPage {
   std::uint64_t linear{};      ///< Its number.
   std::uint64_t generation{};  ///< Core::tlb_generation at that time; a page of an older one is not known.
   std::byte* host{};
@@ -278,6 +288,13 @@ struct KnownPage {
 inline constexpr unsigned known_pages = 4096;
 constexpr std::size_t known_place(std::uint64_t at) {
   return (at / page_size ^ at / page_size / known_pages) % known_pages;
+}
+
+/// By the 1 GiB that an address is in.
+constexpr std::uint64_t large_place(std::uint64_t at) {
+  constexpr std::uint64_t golden = 0x9E37'79B9'7F4A'7C15ULL;
+  constexpr unsigned region_bits = 30, place_bits = 6;
+  return 1ULL << ((at >> region_bits) * golden >> (64 - place_bits));
 }
 
 /// Code is kept apart by privilege, as ring 3 may not fetch all that the other rings may, and the reverse; and by mode,
@@ -340,6 +357,9 @@ struct CompiledState {
   std::uint32_t kept_mxcsr{};   ///< While x87 registers are loaded.
   std::uint16_t host_fcw{};     ///< Of whoever called the engine.
   const std::byte* load_x87{};  ///< Routine of Jit, which changes only RCX and XMM registers.
+  /// Routines of Jit, for loads and stores of each Rights: for a page that the TLB lacks, in Core::known.
+  std::array<std::array<const std::byte*, 2>, rights_count> look_page_up{};
+  std::array<std::uint64_t, 2> kept{};  ///< RAX and RBX, while one of these runs.
 
   /// What the guest has enabled, or its MXCSR, may have changed: vector code must be checked before it may run.
   void forget_vectors() {
@@ -366,7 +386,10 @@ struct alignas(64) Core {
   bool stepping{};    ///< One op at a time: its block's counts have not been subtracted.
   std::array<Tlb, rights_count> tlbs{};
   Tlb* tlb{tlbs.data()};                     ///< That of the present Rights.
-  std::uint64_t tlb_generation{1};           ///< Grows when all translations are forgotten.
+  std::uint64_t tlb_generation{1};           ///< Of the present address space: another one when all translations in
+                                             ///< it are forgotten.
+  std::uint64_t last_generation{1};          ///< The latest of all spaces: grows.
+  std::uint64_t large_pages{};               ///< A bit by large_place() of each large page that was found.
   std::uint64_t stretch{1};                  ///< Grows with each Engine::tell_of_writes_anew().
   std::uint64_t answer{};                    ///< The platform's.
   std::uint64_t tsc_aux{};                   ///< And its IA32_TSC_AUX for RDTSCP.
@@ -383,6 +406,7 @@ struct alignas(64) Core {
   Ram* ram{};
   Platform* platform{};
   CodePages* code{};
+  AddressSpaces* spaces{};
   VectorState* vectors{};  ///< The platform's; null: not asked for since load() or resume().
   Across across;
   std::optional<MissingAccess> missing;  ///< Why the op stopped with Stop::fault; empty: for another reason.

@@ -63,6 +63,10 @@ class Platform {
   /// CR8, the class of the task's priority. Asked in ring 0 only.
   virtual Answer read_cr8(std::uint64_t& /*value*/) { return Answer::leave; }
   virtual Answer write_cr8(std::uint64_t /*value*/) { return Answer::leave; }
+  /// In ring 0 IF becomes 1, by STI or POPF. `done`: no interrupt waits, so none can come before the next look at that.
+  virtual Answer enables_interrupts() { return Answer::leave; }
+  /// SWAPGS in ring 0: exchanges the base of GS with IA32_KERNEL_GS_BASE.
+  virtual Answer swap_gs(std::uint64_t& /*base*/) { return Answer::leave; }
   /// Whether the guest's CPU has the feature. Instructions of a feature that it lacks are left to the owner; LZCNT and
   /// TZCNT then are BSR and BSF. Asked when an instruction is decoded: the answer must stay the same.
   virtual bool has(CpuFeature /*feature*/) { return true; }

@@ -2,95 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstring>
 #include <vector>
 
-#include "exec/engine.hpp"
-#include "exec/tests/fixtures/assembled.hpp"
-#include "exec/tests/fixtures/host_cpu.hpp"
-#include "exec/tests/fixtures/page_tables.hpp"
+#include "exec/tests/fixtures/address_spaces.hpp"
 
 namespace vpmu::exec::test {
 namespace {
 
-/// Two address spaces. At linear 0 both have the same page of code; at 1000H one has `first` and the other `second`;
-/// at 2000H `third`. The parameter: after how many times a block is compiled.
-class AddressSpaces : public testing::TestWithParam<std::uint32_t> {
- protected:
-  enum Page : std::uint64_t {
-    pml4,
-    pdpt,
-    directory,
-    table,
-    levels,
-    other_pdpt,
-    other_directory,
-    other_table,
-    common,
-    first,
-    second,
-    third,
-    other_frame,
-    count
-  };
-
-  AddressSpaces() {
-    for (const Page root : {pml4, levels}) {
-      for (std::uint64_t level = root; level < root + table; ++level) link(level, 0, level + 1);
-      link(root + table, 0, common);
-      link(root + table, 2, third);
-    }
-    link(table, 1, first);
-    link(levels + table, 1, second);
-    state_.paging = four_level_paging(at(pml4));
-    state_.rflags = 2;
-    engine_.load(state_);
-    put(common, 0, X86("jmp .+0x1000"));                 // to 0x1000
-    put(first, 0, X86("add $1, %eax; jmp .-0x1003"));    // to 0
-    put(second, 0, X86("add $16, %eax; jmp .-0x1003"));  // to 0
-  }
-
-  [[nodiscard]] std::uint64_t at(std::uint64_t page) const { return ram_.address() + page * page_size; }
-  void put(std::uint64_t page, std::size_t offset, const std::vector<unsigned>& code) {
-    put_code(ram_, page, offset, code);
-  }
-  void link(std::uint64_t table_page, std::size_t entry, std::uint64_t to) {
-    link_page(ram_, table_page, entry, to, writable);
-  }
-  void unlink(std::uint64_t table_page, std::size_t entry) {
-    const std::uint64_t nothing = 0;
-    std::memcpy(&ram_.bytes()[table_page * page_size + entry * sizeof nothing], &nothing, sizeof nothing);
-  }
-  /// A loop of three instructions, of which one lies in two pages: the end of `first`, and the beginning of `third`.
-  void put_across() {
-    put(common, 0, X86("jmp .+0x1FFE"));          // to 0x1FFE
-    put(first, page_size - 2, {0x83, 0xC0});      // add $..., %eax
-    put(third, 0, X86(".byte 1; jmp .-0x2001"));  // ...1; to 0
-  }
-  /// Runs from address 0: the engine leaves the instruction at `rip`.
-  void expect_left(Stop why, std::uint64_t rip) {
-    state_.rip = 0;
-    engine_.resume(state_);
-    EXPECT_EQ(engine_.run(10), why);
-    EXPECT_EQ(engine_.state().rip, rip);
-  }
-  /// Runs from address 0 with RAX 0, and returns RAX.
-  std::uint64_t run(std::uint64_t instructions) {
-    state_.rip = 0;
-    state_.gpr = {};
-    engine_.resume(state_);
-    EXPECT_EQ(engine_.run(instructions), Stop::budget);
-    return engine_.state().gpr[rax];
-  }
-  void be_in(std::uint64_t root) { state_.paging.cr3 = at(root); }
-
-  static constexpr std::uint64_t rounds = 10;
-  FlatRam ram_{count * page_size};
-  CpuState state_;
-  NoPlatform platform_;
-  TestCode host_code_;
-  Engine engine_{ram_, platform_, &host_code_, Compiling{.after = GetParam()}};
-};
 INSTANTIATE_TEST_SUITE_P(Interpreted, AddressSpaces, testing::Values(0));
 INSTANTIATE_TEST_SUITE_P(Compiled, AddressSpaces, testing::Values(1));
 

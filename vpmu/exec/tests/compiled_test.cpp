@@ -22,10 +22,13 @@ namespace {
 constexpr std::uint64_t address_bits = ~0xFFFULL;
 
 /// Guest memory behind page tables. The linear pages from `base` on are two of code, then data pages that are writable,
-/// read-only or not mapped, and one of the code pages once more.
+/// read-only or not mapped, and one of the code pages once more. All are there again from `base` + `again` on, at the
+/// same places of the TLB.
 class Machine {
  public:
   static constexpr std::uint64_t base = 0x40'0000;
+  static constexpr std::uint64_t again = 1U << 21;
+  static_assert(again / page_size % tlb_entries == 0);
   static constexpr unsigned linear_pages = 10;
   enum Page : std::uint64_t { pml4, pdpt, directory, table, code, more_code, data, data_2, data_3, data_4, count };
 
@@ -34,6 +37,7 @@ class Machine {
     link(pml4, 0, pdpt, writable);
     link(pdpt, 0, directory, writable);
     link(directory, base >> 21, table, writable);
+    link(directory, (base + again) >> 21, table, writable);
     constexpr std::array<Page, linear_pages> pages{code,   more_code, data, data_2, data_3,
                                                    data_4, data,      code, data_2, data_3};
     constexpr std::array<std::uint64_t, linear_pages> rights{writable, writable, writable, writable, 0,
@@ -188,13 +192,14 @@ class RandomPrograms {
   /// Often close to a page boundary, seldom in the code.
   std::uint64_t pointer() {
     const std::uint64_t page = below(30) == 0 ? below(12) : 2 + below(7);
-    return Machine::base + page * page_size + (below(4) == 0 ? page_size - below(24) : below(page_size));
+    return Machine::base + below(2) * Machine::again + page * page_size +
+           (below(4) == 0 ? page_size - below(24) : below(page_size));
   }
   void begin(const RandomProgram& program, bool anew) {
     CpuState s;
     for (auto& r : s.gpr) r = below(3) == 0 ? below(256) : random_() >> below(64);
     for (const unsigned p : RandomProgram::pointers) s.gpr[p] = pointer();
-    s.gpr[rsp] = Machine::base + (2 + below(2)) * page_size + page_size / 2 + below(64) * 8;
+    s.gpr[rsp] = Machine::base + below(2) * Machine::again + (2 + below(2)) * page_size + page_size / 2 + below(64) * 8;
     s.fs_base = below(page_size);
     s.gs_base = 0 - below(64);
     s.rflags = (random_() & x86::rflags::status) | 2;

@@ -50,7 +50,6 @@ const std::vector<Case>& cases() {
       {"mov rdx, 0xFFFFFFFFFFFFFFFE", [](auto& a) { a.mov_constant(rdx, ~1ULL); }},
       {"mov r15, 0x123456789ABCDEF0", [](auto& a) { a.mov_constant(r15, 0x1234'5678'9ABC'DEF0); }},
       {"mov qword ptr [rbp+0x08], 0x01", [](auto& a) { a.mov_constant(Memory{rbp, 8}, 1); }},
-      {"mov [rbp+0x08], ax", [](auto& a) { a.mov_16(Memory{rbp, 8}, rax); }},
       {"mov r12w, ax", [](auto& a) { a.mov_16(r12, rax); }},
       {"mov [rbp+0x08], ecx", [](auto& a) { a.mov_32(Memory{rbp, 8}, rcx); }},
       {"mov ecx, [r13+rdx*1]", [](auto& a) { a.mov_32(rcx, Memory{r13, 0, rdx}); }},
@@ -59,6 +58,7 @@ const std::vector<Case>& cases() {
       {"movzx eax, word ptr [r9]", [](auto& a) { a.movzx_16(rax, Memory{r9}); }},
       {"lea rdx, [r9+r12*8+0x10]", [](auto& a) { a.lea(rdx, r9, r12, 3, 16); }},
       {"mov rcx, [rbp+rdx*8+0x100]", [](auto& a) { a.mov_indexed(rcx, rbp, rdx, 256); }},
+      {"mov [rbp+r9*8+0x100], r15", [](auto& a) { a.store_indexed(rbp, r9, 256, r15); }},
       {"push r15", [](auto& a) { a.push(r15); }},
       {"pop rbp", [](auto& a) { a.pop(rbp); }},
       {"pushfq", [](auto& a) { a.pushfq(); }},
@@ -74,6 +74,11 @@ const std::vector<Case>& cases() {
       {"fnstcw [rsp+0x04]", [](auto& a) { a.fnstcw(Memory{rsp, 4}); }},
       {"fninit", [](auto& a) { a.fninit(); }},
       {"shrx rcx, r9, rbp", [](auto& a) { a.shrx(rcx, r9, rbp); }},
+      {"shlx r9, r9, rcx", [](auto& a) { a.shift_by(r9, r9, rcx, 4, true); }},
+      {"shrx eax, ecx, edx", [](auto& a) { a.shift_by(rax, rcx, rdx, 5, false); }},
+      {"sarx r12d, r12d, ecx", [](auto& a) { a.shift_by(r12, r12, rcx, 7, false); }},
+      {"sar r12, 0x01", [](auto& a) { a.shift_by_1(r12, 7, true); }},
+      {"shr eax, 0x01", [](auto& a) { a.shift_by_1(rax, 5, false); }},
       {"rorx rcx, r9, 0x05", [](auto& a) { a.rorx(rcx, r9, 5); }},
       {"rorx r9, rcx, 0x05", [](auto& a) { a.rorx(r9, rcx, 5); }},
       {"pext rcx, rcx, rdx", [](auto& a) { a.pext(rcx, rcx, rdx); }},
@@ -96,6 +101,13 @@ const std::vector<Case>& cases() {
       {"add rsp, 0x08", [](auto& a) { a.add(rsp, std::int8_t{8}); }},
       {"sub rsp, 0x08", [](auto& a) { a.sub(rsp, 8); }},
       {"cmp qword ptr [rbp+0x08], 0x00", [](auto& a) { a.cmp(Memory{rbp, 8}, 0); }},
+      {"cmp rcx, 0xFF8", [](auto& a) { a.cmp(rcx, 0xFF8U); }},
+      {"test rcx, rcx", [](auto& a) { a.test(rcx, rcx); }},
+      {"cmp rcx, r12", [](auto& a) { a.cmp_with(rcx, r12); }},
+      {"cmp [rbp+0x08], r9", [](auto& a) { a.cmp_with(Memory{rbp, 8}, r9); }},
+      {"cmp byte ptr [rcx+0x30], 0x01", [](auto& a) { a.cmp_8(Memory{rcx, 48}, 1); }},
+      {"neg r9", [](auto& a) { a.neg(r9); }},
+      {"xor edx, 0x80", [](auto& a) { a.xor_32(rdx, 128U); }},
       {"add edx, eax", [](auto& a) { a.add_32(rdx, rax); }},
       {"add edx, 0x100", [](auto& a) { a.add_32(rdx, 256U); }},
       {"and edx, 0xFFF", [](auto& a) { a.and_32(rdx, 4095U); }},
@@ -123,6 +135,23 @@ TEST(HostAssembler, WritesWhatItsNamesSay) {
     c.write(a);
     EXPECT_EQ(disassembled(a.finish()), std::vector{c.text});
   }
+}
+
+TEST(HostAssembler, SavesAndLoadsFlags) {
+  HostAssembler a;
+  a.save_flags(Memory{rbp, 8});
+  a.load_flags(Memory{rbp, 8});
+  EXPECT_EQ(disassembled(a.finish()),
+            (std::vector<std::string>{"seto [rbp+0x08]", "lahf", "mov [rbp+0x09], ah", "movzx eax, byte ptr [rbp+0x08]",
+                                      "mov ah, [rbp+0x09]", "add al, 0x7F", "sahf"}));
+}
+
+TEST(HostAssembler, JumpsByRcx) {
+  HostAssembler a;
+  const auto there = a.label();
+  a.jump_unless_rcx_is_0(there);
+  a.here(there);
+  EXPECT_EQ(disassembled(a.finish()), (std::vector<std::string>{"jrcxz 0x0000000000000007", "jmp 0x0000000000000007"}));
 }
 
 TEST(HostAssembler, CountsAreAtALabel) {

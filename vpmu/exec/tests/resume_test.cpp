@@ -55,6 +55,57 @@ class EngineResumes : public testing::TestWithParam<std::uint32_t> {
 INSTANTIATE_TEST_SUITE_P(Interpreted, EngineResumes, testing::Values(0));
 INSTANTIATE_TEST_SUITE_P(Compiled, EngineResumes, testing::Values(1));
 
+/// Lets interrupts in, if none waits, and has the other base of GS.
+class ConsentingPlatform : public NoPlatform {
+ public:
+  bool waits{};
+  std::uint64_t other_base{};
+
+ private:
+  Answer enables_interrupts() override { return waits ? Answer::leave : Answer::done; }
+  Answer swap_gs(std::uint64_t& base) override {
+    std::swap(base, other_base);
+    return Answer::done;
+  }
+};
+
+// SDM 2B STI, POPF, SWAPGS.
+TEST_P(EngineResumes, StiPopfAndSwapgsNeedTheOwnersConsent) {
+  ConsentingPlatform platform;
+  Engine engine{ram_, platform, &host_code_, Compiling{.after = GetParam()}};
+  put(kernel_code, X86("cli; sti; pushf; pop %rbx; cli; push %rbx; popf; swapgs; mov %gs:0, %rax; ud2"));
+  put(data, X86("xor %ebx, %ebx; ret"));
+  state_.gpr[rsp] = 2 * page_size + 0x800;
+  state_.gs_base = 77;
+  const auto run = [&](bool waits, std::uint64_t rip, std::uint64_t flags) {
+    platform.waits = waits;
+    platform.other_base = 2 * page_size;
+    as(0, rip);
+    state_.rflags = flags;
+    engine.resume(state_);
+    return engine.run(100);
+  };
+  constexpr std::uint64_t interrupts = 0x202, sti_at = 1, pushf_at = 2, popf_at = 6, ud2_at = 19;
+  for (unsigned n = 0; n < 4; ++n) {
+    EXPECT_EQ(run(false, 0, interrupts), Stop::unsupported);
+    const CpuState end = engine.state();
+    EXPECT_EQ(end.rip, ud2_at);
+    EXPECT_EQ(end.gpr[rbx] & interrupts, interrupts) << "pushed behind STI";
+    EXPECT_EQ(end.rflags & interrupts, interrupts) << "popped";
+    EXPECT_EQ(end.gs_base, 2 * page_size);
+    EXPECT_EQ(platform.other_base, 77U);
+    EXPECT_NE(end.gpr[rax], 0U);
+    EXPECT_EQ(run(true, 0, interrupts), Stop::unsupported);
+    EXPECT_EQ(engine.state().rip, sti_at);
+    EXPECT_EQ(run(true, pushf_at, interrupts), Stop::unsupported);
+    EXPECT_EQ(engine.state().rip, popf_at);
+  }
+  as(3, page_size + 7);
+  put(user_code, X86("nop; nop; nop; nop; nop; nop; nop; swapgs"));
+  engine.resume(state_);
+  EXPECT_NE(engine.run(1), Stop::budget) << "in ring 0 only";
+}
+
 TEST_P(EngineResumes, AndGoesOnCounting) {
   put(kernel_code, X86("nop; nop; ud2"));
   as(0, 0);
