@@ -53,8 +53,13 @@ void Engine::forget(const TlbFlush& lost, const PagingState& next) {
   // Somebody else may have changed control registers, too.
   const bool is_all = same_paging(core_.paging, next) && lost.pcid == pcid_of(next) &&
                       (lost.of != page || core_.paging.cr3 == next.cr3);
-  if (lost.of == everything || is_in_large || !is_all) return begin_generation();
+  if (lost.of == everything || !is_all) return begin_generation();
   if (lost.of == page) {
+    if (is_in_large) {  // of which it may know many parts
+      core_.large_pages = 0;
+      flush_tlb(&core_);
+      code_.spaces().forget_translations();
+    }
     forget_page(lost.linear);
     code_.doubt_page(core_, lost.linear);
   } else {
@@ -199,10 +204,11 @@ std::span<const std::byte> Engine::next_code() const {
 /// Links `from` to the block for next time. If `from` is the block's old version, which did not run because its page
 /// has changed, removes the links to it.
 void Engine::came_from(Block& from, Block& block) {
-  if (core_.is_fresh(from)) {
+  const std::uint64_t rip = core_.r[block_rip];
+  if (core_.is_fresh(from, rip)) {
     for (unsigned way = 0; way < 2; ++way)
-      if (from.target[way] == block.rip) from.next[way] = &block;
-  } else if (&from != &block && from.rip == block.rip) {
+      if (from.distance[way] == static_cast<std::int64_t>(core_.rip - rip)) from.next[way] = &block;
+  } else if (&from != &block && core_.rip == rip) {
     jit_.unlink(core_, from);
   }
 }
@@ -226,7 +232,7 @@ struct Engine::Alone {
 inline Stop Engine::step(Alone& alone) {
   core_.stepping = true;
   core_.stop = Stop::none;
-  core_.r[block_rip] = core_.block->rip;
+  core_.r[block_rip] = core_.rip;
   run_from(alone.ops.data(), &core_);
   core_.stepping = core_.wrote_code = false;
   core_.block = nullptr;
@@ -303,7 +309,7 @@ Stop Engine::run(std::uint64_t instructions) {
     }
     core_.left -= block->counts;
     core_.block = block;
-    core_.r[block_rip] = block->rip;
+    core_.r[block_rip] = core_.rip;
     run_from(block->ops().data(), &core_);
     stop = core_.stop;
     if (stop == Stop::alone) {

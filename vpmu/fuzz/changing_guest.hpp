@@ -221,6 +221,9 @@ inline constexpr std::array pieces_of_code{
     Piece{"\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90"  // many NOPs; jmp
           "\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\x90\xE9\0\0\0\0"sv,
           29},
+    Piece{"\x48\x8D\x05\0\0\0\0\x01\xC3\xC3"sv, 3},  // lea (%rip), %rax; add %eax, %ebx; ret
+    Piece{"\x01\x1D\0\x01\0\0\xC3"sv},               // add %ebx, 256(%rip); ret
+    Piece{"\xFF\x15\0\0\0\0\xC3"sv, 2},              // call *(%rip); ret
 };
 
 }  // namespace vpmu::fuzz

@@ -40,14 +40,14 @@ void BlockArena::clear() {
   full_ = used_ = 0;
 }
 
-std::size_t BlockTable::place_of(std::uint64_t rip) const {
+std::size_t BlockTable::place_of(std::size_t offset) const {
   constexpr std::uint64_t golden = 0x9E37'79B9'7F4A'7C15ULL;
-  std::size_t place = rip * golden >> 32 & (places_.size() - 1);
-  while (places_[place] != nullptr && places_[place]->rip != rip) place = (place + 1) & (places_.size() - 1);
+  std::size_t place = offset * golden >> 32 & (places_.size() - 1);
+  while (places_[place] != nullptr && places_[place]->offset != offset) place = (place + 1) & (places_.size() - 1);
   return place;
 }
 
-Block* BlockTable::find(std::uint64_t rip) const { return places_.empty() ? nullptr : places_[place_of(rip)]; }
+Block* BlockTable::find(std::size_t offset) const { return places_.empty() ? nullptr : places_[place_of(offset)]; }
 
 void BlockTable::put(Block& block) {
   if (2 * used_ >= places_.size()) {
@@ -55,9 +55,9 @@ void BlockTable::put(Block& block) {
     std::vector<Block*> before(std::max(2 * places_.size(), min));
     before.swap(places_);
     for (Block* const b : before)
-      if (b != nullptr) places_[place_of(b->rip)] = b;
+      if (b != nullptr) places_[place_of(b->offset)] = b;
   }
-  Block*& place = places_[place_of(block.rip)];
+  Block*& place = places_[place_of(block.offset)];
   if (place == nullptr) ++used_;
   place = &block;
 }

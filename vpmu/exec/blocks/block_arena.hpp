@@ -40,18 +40,18 @@ class BlockArena {
   std::size_t used_{};             ///< Bytes in use of the chunk that is being filled.
 };
 
-/// The blocks that begin in one page of one address space, by address. Open addressing.
+/// The blocks that begin in one page, by their offset there. Open addressing.
 class BlockTable {
  public:
   /// Null: there is none.
-  [[nodiscard]] Block* find(std::uint64_t rip) const;
-  /// Replaces the block at its address, if there is one.
+  [[nodiscard]] Block* find(std::size_t offset) const;
+  /// Replaces the block at its offset, if there is one.
   void put(Block& block);
   /// In any order; null where there is none.
   [[nodiscard]] std::span<Block* const> places() const { return places_; }
 
  private:
-  [[nodiscard]] std::size_t place_of(std::uint64_t rip) const;
+  [[nodiscard]] std::size_t place_of(std::size_t offset) const;
 
   std::vector<Block*> places_;  ///< A power of two.
   std::size_t used_{};

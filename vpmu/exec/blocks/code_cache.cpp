@@ -16,7 +16,6 @@ namespace {
 
 /// Bytes that are fetched for one block.
 constexpr std::size_t max_code = 256;
-constexpr std::size_t max_instruction_bytes = 15;
 /// Slots that one find() may need: for a page, the next one, and a block in both.
 constexpr unsigned max_new_slots = 3;
 
@@ -44,36 +43,30 @@ void CodeCache::drop_all(Core& core) {
   watched_.clear();
   spaces_.clear();
   std::ranges::fill(models_, nullptr);
-  slot_pages_.resize(1);
-  is_everywhere_.resize(1);
+  slots_.clear();
   core.jumps.fill(nullptr);
   core.block = nullptr;
 }
 
 void CodeCache::doubt(Core& core) {
   spaces_.clear();
-  for (auto& of_privilege : core.stale) std::fill_n(of_privilege.begin(), slot_pages_.size(), std::uint8_t{1});
+  for (auto& of_privilege : core.stale) std::fill_n(of_privilege.begin(), slots_.size(), std::uint8_t{1});
 }
 void CodeCache::doubt_page(Core& core, std::uint64_t linear) {
-  const std::uint64_t page = linear / page_size;
-  for (std::size_t slot = 1; slot < slot_pages_.size(); ++slot) {
-    const SlotPage& of = slot_pages_[slot];
-    const std::uint64_t mask = ~(of.page_count - 1);
-    if ((of.linear & mask) == (page & mask) || (of.last & mask) == (page & mask))
-      make_stale(core, static_cast<CodeSlot>(slot));
-  }
+  for (std::size_t slot = 1; slot < slots_.size(); ++slot)
+    if (slots_.depends(slot, core.base[slot], linear))
+      for (auto& of_privilege : core.stale) of_privilege[slot] = 1;
+  spaces_.forget_page(linear);
 }
 void CodeCache::enter_space(Core& core, const PagingState& next, bool keeps) {
   const std::uint16_t from = x86::pcid_of(core.paging.cr3, core.paging.cr4), to = x86::pcid_of(next.cr3, next.cr4);
   if (keeps && core.paging.cr3 == next.cr3) return;
-  if (from != to) spaces_.leave(core, static_cast<unsigned>(slot_pages_.size()));
+  if (from != to) spaces_.leave(core, slots_);
   if (!keeps || from == to) spaces_.forget(to);
-  spaces_.enter(core, next.cr3, static_cast<unsigned>(slot_pages_.size()), is_everywhere_);
+  spaces_.enter(core, next.cr3, slots_);
 }
-CodeSlot CodeCache::new_slot(Core& core, std::uint64_t page, SeenPage seen, bool in_two) {
-  const auto slot = static_cast<CodeSlot>(slot_pages_.size());
-  slot_pages_.push_back({.linear = page, .last = page + (in_two ? 1 : 0), .page_count = seen.page_bytes / page_size});
-  is_everywhere_.push_back(seen.global && !in_two ? 1 : 0);
+CodeSlot CodeCache::new_slot(Core& core, const SeenPage& seen, bool in_two) {
+  const CodeSlot slot = slots_.add(seen, in_two);
   make_stale(core, slot);
   return slot;
 }
@@ -81,7 +74,12 @@ void CodeCache::make_stale(Core& core, CodeSlot slot) {
   for (auto& of_privilege : core.stale) of_privilege[slot] = 1;
   core.spaces->forget_slot(slot);
 }
-void CodeCache::make_fresh(Core& core, CodeSlot slot) {
+/// In the page of `at`, and in no other one.
+void CodeCache::make_fresh(Core& core, CodeSlot slot, std::uint64_t at) {
+  const std::uint64_t base = at / page_size * page_size;
+  if (core.base[slot] != base)
+    for (auto& of_privilege : core.stale) of_privilege[slot] = 1;
+  core.base[slot] = base;
   core.stale[code_privilege(rights_of(core), core.mode)][slot] = 0;
 }
 
@@ -89,7 +87,8 @@ CodeCache::Page* CodeCache::page_of(Core& core, std::uint64_t at) {
   const std::uint64_t linear = at / page_size;
   const bool observed = core.tap != nullptr;
   Page*& recent = recent_[linear % page_entries];
-  if (recent != nullptr && recent->key.linear == linear && core.is_stale[recent->slot] == 0) return recent;
+  if (recent != nullptr && core.base[recent->slot] == linear * page_size && core.is_stale[recent->slot] == 0)
+    return recent;
   const auto privilege = core.cpl == 3 ? PagingPrivilege::user : PagingPrivilege::supervisor;
   const Walk walk =
       translate(core.paging, *core.ram, GuestLinear{at}, PagingAccess::execute, privilege, AccessedDirty::set);
@@ -98,18 +97,22 @@ CodeCache::Page* CodeCache::page_of(Core& core, std::uint64_t at) {
   const SeenPage seen = seen_page(*mapped, at);
   const std::byte* const host = core.ram->page(GuestPhysical{seen.physical});
   if (host == nullptr) return nullptr;
-  const PageKey key{
-      .linear = linear, .seen = seen, .observed = observed, .classed = core.counts_classes, .mode = core.mode};
+  const bool is_anywhere = !observed && core.mode == CodeMode::bits64;
+  const PageKey key{.linear = is_anywhere ? 0 : linear,
+                    .seen = seen,
+                    .observed = observed,
+                    .classed = core.counts_classes,
+                    .mode = core.mode};
   auto& page = pages_[key];
   if (page == nullptr) {
     page = std::make_unique<Page>();
     page->key = key;
-    page->slot = new_slot(core, linear, seen, false);
+    page->slot = new_slot(core, seen, false);
   }
   page->host = host;
   look_at(core, *page);
   watched_.add(core, page->slot, GuestPhysical{seen.physical});
-  make_fresh(core, page->slot);
+  make_fresh(core, page->slot, at);
   return recent = page.get();
 }
 
@@ -119,7 +122,7 @@ void CodeCache::look_at(Core& core, Page& page) {
   std::memcpy(page.bytes.data(), page.host, page_size);
   for (Block* const block : page.blocks.places()) {
     if (block == nullptr || block->slot != page.slot) continue;
-    const auto stands = std::span{page.bytes}.subspan(block->rip % page_size, block->code_bytes);
+    const auto stands = std::span{page.bytes}.subspan(block->offset, block->code_bytes);
     if (std::ranges::equal(block->code(), stands)) continue;
     outdate(core, *block);
   }
@@ -138,7 +141,7 @@ Block* CodeCache::find(Core& core) {
   const bool full = is_full(core);
   if (at_hand != nullptr && !full) return at_hand;
   if (full || blocks_.bytes() >= max_bytes || watched_.size() >= max_watches ||
-      slot_pages_.size() + max_new_slots > code_slots)
+      slots_.size() + max_new_slots > code_slots)
     drop_all(core);
   Block* const block = find_anew(core);
   if (block == nullptr || !is_full(core)) return block;
@@ -152,18 +155,22 @@ Block* CodeCache::find_anew(Core& core) {
   Page* const page = page_of(core, core.rip);
   if (page == nullptr) return nullptr;
   Block* const last = core.jumps[jump_entry(core.rip)];
-  return last != nullptr && last->rip == core.rip && core.is_fresh(*last) ? last : decode(core, *page);
+  return last != nullptr && core.is_fresh(*last, core.rip) ? last : decode(core, *page);
 }
 
 // Another vCPU may have written new code since the page was looked at.
 Block* CodeCache::decode(Core& core, Page& page) {
+  const std::size_t offset = core.rip % page_size;
+  Block* known = page.blocks.find(offset);
+  if (known != nullptr && known->slot == page.slot &&
+      std::memcmp(known->code().data(), page.host + offset, known->code_bytes) == 0)
+    return take(core, *known);
   Fetched f;
-  const auto fetch = [&](Page& from, std::size_t offset, std::size_t size) {
-    if (std::memcmp(from.bytes.data() + offset, from.host + offset, size) != 0) look_at(core, from);
-    std::memcpy(f.bytes.data() + f.size, from.bytes.data() + offset, size);
+  const auto fetch = [&](Page& from, std::size_t begin, std::size_t size) {
+    if (std::memcmp(from.bytes.data() + begin, from.host + begin, size) != 0) look_at(core, from);
+    std::memcpy(f.bytes.data() + f.size, from.bytes.data() + begin, size);
     f.size += size;
   };
-  const std::size_t offset = core.rip % page_size;
   f.in_page = std::min<std::size_t>(max_code, page_size - offset);
   fetch(page, offset, f.in_page);
   SeenPage next_page;
@@ -173,7 +180,6 @@ Block* CodeCache::decode(Core& core, Page& page) {
       fetch(*next, 0, max_instruction_bytes);
     }
   }
-  Block* known = page.blocks.find(core.rip);
   const bool same = known != nullptr && known->code_bytes <= f.size &&
                     std::memcmp(known->code().data(), f.bytes.data(), known->code_bytes) == 0;
   if (!same) known = decode_anew(core, known, page, std::span{f.bytes}.first(f.size));
@@ -185,14 +191,14 @@ Block* CodeCache::decode(Core& core, Page& page) {
   }
   // Rare, and the next page may be another one than last time, or in another address space.
   if (block.own == never_fresh)
-    block.own = new_slot(core, page.key.linear, page.key.seen, true);
+    block.own = new_slot(core, page.key.seen, true);
   else
     make_stale(core, block.own);
   block.slot = block.own;
   if (block.observed != nullptr) block.observed->pages[1] = next_page;
   watched_.add(core, block.slot, GuestPhysical{page.key.seen.physical});
   watched_.add(core, block.slot, GuestPhysical{next_page.physical});
-  make_fresh(core, block.slot);
+  make_fresh(core, block.slot, core.rip);
   return take(core, block);
 }
 
@@ -212,7 +218,7 @@ std::vector<InstructionClass> classes_of(const Block& block) {
 Block* CodeCache::decode_anew(Core& core, Block* before, Page& page, std::span<const std::byte> code) {
   if (before != nullptr) outdate(core, *before);
   const Block*& model = models_[mixed(page.key.seen.physical, core.rip % page_size * page_size) % model_entries];
-  if (model == nullptr || !decoding_.move(*model, core.rip, core.mode, code)) {
+  if (model == nullptr || !decoding_.copy(*model, core.rip, core.mode, code)) {
     if (!decoding_.decode(core.rip, core.mode, code, routines_)) {
       core.stop = Stop::unsupported;
       return nullptr;
@@ -223,7 +229,7 @@ Block* CodeCache::decode_anew(Core& core, Block* before, Page& page, std::span<c
   Block& block = blocks_.make(decoding_, code);
   page.blocks.put(block);
   if (before != nullptr) block.own = std::exchange(before->own, never_fresh);
-  if (core.tap != nullptr) prepare(block, page.key.seen);
+  if (core.tap != nullptr) prepare(block, core.rip, page.key.seen);
   if (core.counts_classes) count_classes(block, classes_of(block));
   core.jit->expect(block);
   if (model == nullptr) model = &block;
@@ -232,7 +238,7 @@ Block* CodeCache::decode_anew(Core& core, Block* before, Page& page, std::span<c
 
 Block* CodeCache::take(Core& core, Block& block) {
   if (core.tap != nullptr) see_lines(block);
-  core.jumps[jump_entry(block.rip)] = &block;
+  core.jumps[jump_entry(core.rip)] = &block;
   return &block;
 }
 

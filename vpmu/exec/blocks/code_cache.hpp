@@ -9,15 +9,17 @@
 #include "exec/host/host_routine.hpp"
 #include "exec/memory/address_spaces.hpp"
 #include "exec/memory/code_pages.hpp"
+#include "exec/memory/code_slots.hpp"
 #include "exec/state/core.hpp"
 
 namespace vpmu::exec {
 
-/// Decoded blocks, by where they run and what physical page they are from.
+/// Decoded blocks, by the physical page that they are from: wherever it is mapped, its code is decoded and compiled
+/// once.
 ///
-/// Blocks may run as long as their page is fresh: see Core::stale. When translations may have changed, no page is
-/// fresh. Then each page is checked before its first block runs: where it is mapped, and whether its bytes are those
-/// that blocks were decoded from, as the guest may have changed them unnoticed.
+/// Blocks may run as long as their page is fresh, and where it is so: see Core::stale and Core::base. When translations
+/// may have changed, no page is fresh. Then each page is checked before its first block runs: where it is mapped, and
+/// whether its bytes are those that blocks were decoded from, as the guest may have changed them unnoticed.
 class CodeCache {
  public:
   /// When blocks need more memory than this, all are discarded.
@@ -33,7 +35,7 @@ class CodeCache {
   /// The same, if it was found lately; null: call find().
   [[nodiscard]] static Block* known(const Core& core) {
     Block* const block = core.jumps[jump_entry(core.rip)];
-    return block != nullptr && block->rip == core.rip && core.is_fresh(*block) ? block : nullptr;
+    return block != nullptr && core.is_fresh(*block, core.rip) ? block : nullptr;
   }
   /// No page is fresh any more, in any address space.
   void doubt(Core& core);
@@ -49,7 +51,8 @@ class CodeCache {
  private:
   /// A page as code is run from it.
   struct PageKey {
-    std::uint64_t linear{};
+    std::uint64_t
+        linear{};  ///< Its number, if the blocks depend on that: those that an observer is told of, or narrow.
     SeenPage seen;
     bool observed{};
     bool classed{};  ///< Core::counts_classes.
@@ -78,9 +81,9 @@ class CodeCache {
   void drop_all(Core& core);
   Page* page_of(Core& core, std::uint64_t at);
   static void look_at(Core& core, Page& page);
-  CodeSlot new_slot(Core& core, std::uint64_t page, SeenPage seen, bool in_two);
+  CodeSlot new_slot(Core& core, const SeenPage& seen, bool in_two);
   static void make_stale(Core& core, CodeSlot slot);
-  static void make_fresh(Core& core, CodeSlot slot);
+  static void make_fresh(Core& core, CodeSlot slot, std::uint64_t at);
   Block* find_anew(Core& core);
   Block* decode(Core& core, Page& page);
   static void outdate(Core& core, Block& block);
@@ -92,18 +95,11 @@ class CodeCache {
   std::array<Page*, page_entries> recent_{};  ///< Each place has the last used of its linear pages.
   BlockArena blocks_;
   DecodedBlock decoding_;
-  /// Blocks by where in memory their code is: programs that share it have it at different addresses.
+  /// Blocks by where in memory their code is, to copy: what an observer is told of them differs by their address.
   std::vector<const Block*> models_ = std::vector<const Block*>(model_entries);
   CodePages watched_;
   AddressSpaces spaces_;
-  /// What a slot is for.
-  struct SlotPage {
-    std::uint64_t linear{};       ///< Its number.
-    std::uint64_t last{};         ///< The same, or the next one.
-    std::uint64_t page_count{1};  ///< More than 1: it is part of a large page of so many.
-  };
-  std::vector<SlotPage> slot_pages_{1};         ///< By slot.
-  std::vector<std::uint8_t> is_everywhere_{0};  ///< By slot. 1: of a global page.
+  CodeSlots slots_;
   std::uint64_t decoded_{};
 };
 

@@ -29,7 +29,7 @@ void went_on(const Op* /*op*/, Core* c) { c->compiled.went_on = true; }
 bool run_op(Core* c, const Site* site) {
   c->flags.set_bits(unpacked(c->compiled.flags));  // settled: no op needs materialize_first()
   c->block = site->block;
-  c->r[block_rip] = site->block->rip;
+  c->r[block_rip] = c->rip_of(*site->block);
   c->stop = Stop::none;
   if (c->tap != nullptr) begin_alone_in_log(*c, *site);
   CompiledState& s = c->compiled;
@@ -331,12 +331,13 @@ void compiled(const Op* op, Core* c) {
     case Site::Why::alone: return site->run(site->op, c);
     case Site::Why::way: {
       Block* const to = block->next[site->way];
-      if (to != nullptr && c->is_fresh(*to) && to->compiled != nullptr && to->compiled->tlb == c->tlb)
+      const std::uint64_t rip = c->r[block_rip] + static_cast<std::uint64_t>(block->distance[site->way]);
+      if (to != nullptr && c->is_fresh(*to, rip) && to->compiled != nullptr && to->compiled->tlb == c->tlb)
         c->jit->link(*block, site->way, *to);
       return go(c, site->way);
     }
     case Site::Why::budget:
-    case Site::Why::stale: return end_at(c, block->rip);
+    case Site::Why::stale: return end_at(c, c->r[block_rip]);
   }
 }
 
@@ -410,21 +411,26 @@ void Jit::compile(Core& core, Block& block) {
 
 const Site* Jit::enter(Core& core) {
   const Block& block = *core.block;
+  const std::uint64_t rip = core.r[block_rip];
+  Compiled& compiled = *block.compiled;
+  compiled.found_elsewhere |= compiled.found_at.value_or(rip) != rip;
+  compiled.found_at = rip;
   CompiledState::Jumps& jumps = core.compiled.jumps[static_cast<std::size_t>(core.tlb - core.tlbs.data())];
-  for (const std::size_t place : {CompiledState::near_place(block.rip), CompiledState::far_place(block.rip)}) {
-    jumps.tags[place] = 0 - block.rip;
-    jumps.code[place] = reinterpret_cast<std::uintptr_t>(block.compiled->checked);
+  for (const std::size_t place : {CompiledState::near_place(rip), CompiledState::far_place(rip)}) {
+    jumps.tags[place] = 0 - rip;
+    jumps.code[place] = reinterpret_cast<std::uintptr_t>(compiled.checked);
   }
   core.compiled.flags = packed(core.flags.bits());
   core.compiled.host_mxcsr = __builtin_ia32_stmxcsr();
   ++entered_;
   if (core.tap != nullptr) begin_log(core);
-  const Site* const site = enter_(&core, block.compiled->body);
+  const Site* const site = enter_(&core, compiled.body);
   if (site == nullptr) return nullptr;
   if (core.tap != nullptr) tell_log(core, site);
   core.flags.set_bits(unpacked(core.compiled.flags));
   core.block = site->block;
-  core.r[block_rip] = site->block->rip;
+  core.r[block_rip] =
+      site->why == Site::Why::stale ? core.compiled.to_page + site->block->offset : core.rip_of(*site->block);
   return site;
 }
 
@@ -439,7 +445,9 @@ bool Jit::point(const Compiled& from, unsigned way, const std::byte* to) {
 
 void Jit::link(Block& from, unsigned way, const Block& to) {
   Compiled& target = *to.compiled;
-  if (!point(*from.compiled, way, from.slot == to.slot ? target.entry : target.checked)) return;
+  const bool stays = from.slot == to.slot && from.page_distance(way) == 0;
+  if (!stays && !from.compiled->names_page[way]) return;
+  if (!point(*from.compiled, way, stays ? target.entry : target.checked)) return;
   target.incoming.push_back({from.compiled.get(), way});
 }
 
@@ -450,9 +458,18 @@ void Jit::unlink(Core& core, const Block& block) {
   for (const Compiled::Link& l : compiled.incoming)
     if (!point(*l.from, l.way, l.from->back[l.way])) full_ = true;
   compiled.incoming.clear();
-  for (CompiledState::Jumps& jumps : core.compiled.jumps)
-    for (const std::size_t place : {CompiledState::near_place(block.rip), CompiledState::far_place(block.rip)})
-      if (jumps.tags[place] == 0 - block.rip) jumps.tags[place] = no_tag(place);
+  if (!compiled.found_at) return;
+  const auto forget = [&](CompiledState::Jumps& jumps, std::size_t place) {
+    if (jumps.code[place] == reinterpret_cast<std::uintptr_t>(compiled.checked)) jumps.tags[place] = no_tag(place);
+  };
+  for (CompiledState::Jumps& jumps : core.compiled.jumps) {
+    if (compiled.found_elsewhere) {
+      for (std::size_t place = 0; place < jumps.tags.size(); ++place) forget(jumps, place);
+    } else {
+      forget(jumps, CompiledState::near_place(*compiled.found_at));
+      forget(jumps, CompiledState::far_place(*compiled.found_at));
+    }
+  }
 }
 
 void Jit::clear(Core& core) {

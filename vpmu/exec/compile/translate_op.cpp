@@ -227,9 +227,13 @@ void Translator::multiply_wide(std::size_t i) {
 
 void Translator::lea(const GuestForm& f, const Op& op) {
   const HostRegister to = place(f.reg, scratch_a);
-  if (op.b == block_rip * 8 || (op.b == zero * 8 && op.x == zero * 8)) {
-    const std::uint64_t value = (op.b == zero * 8 ? 0 : block_.rip) + static_cast<std::uint64_t>(std::int64_t{op.disp});
-    a_.mov_constant(scratch_c, f.bytes == 8 ? value : static_cast<std::uint32_t>(value));
+  const bool is_in_code = op.b == block_rip * 8;
+  if (is_in_code || (op.b == zero * 8 && op.x == zero * 8)) {
+    const auto value = static_cast<std::uint64_t>(std::int64_t{op.disp});
+    if (is_in_code)
+      place_in_code(scratch_c, op.disp);
+    else
+      a_.mov_constant(scratch_c, f.bytes == 8 ? value : static_cast<std::uint32_t>(value));
     a_.lea(f.bytes == 2 ? read(f.reg, scratch_a) : to, scratch_c, none, 0, 0, f.bytes);
   } else {
     const HostRegister base = op.b == zero * 8 ? none : read(op.b / 8, scratch_d);

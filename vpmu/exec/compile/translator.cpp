@@ -129,6 +129,8 @@ void Translator::write_entry() {
       code_privilege(static_cast<Rights>(rights_), CodeMode::bits64) * sizeof(Core::stale[0]) + block_.slot;
   a_.cmp_8({core_base, in_core(offsetof(Core, stale) + stale)}, 0);
   a_.jump_if(not_equal, stale_);
+  a_.cmp_with(base(), scratch_c);
+  a_.jump_if(not_equal, stale_);
   entry_at_ = a_.label();
   a_.here(entry_at_);
   compiled_.entry = distance(a_.size());
@@ -154,6 +156,7 @@ void Translator::write_outside() {
   a_.vpaddq_ymm15(counts_);
   leave_to(add_site(Site::Why::budget, 0));
   a_.here(stale_);
+  a_.mov({core_base, in_state(offsetof(CompiledState, to_page))}, scratch_c);
   leave_to(add_site(Site::Why::stale, 0));
   if (far_jump_) {
     a_.here(far_jump_->from);
@@ -281,10 +284,21 @@ void Translator::written(unsigned guest, HostRegister in) {
     a_.mov(homes[guest], in);
 }
 
+/// The linear address at that distance from the block's first byte. Changes no flag.
+void Translator::place_in_code(HostRegister to, std::int64_t distance) {
+  const std::int64_t in_page = distance + block_.offset;
+  const auto disp = static_cast<std::int32_t>(in_page);
+  a_.mov(to, base());
+  a_.lea(to, to, none, 0, disp);
+  if (in_page != disp) a_.spoil();
+}
+
 /// Makes the address of the op's memory operand, or finds the register that holds it.
 HostRegister Translator::address_of(const Op& op) {
-  if (op.b == block_rip * 8 || (op.b == zero * 8 && op.x == zero * 8)) {
-    a_.mov_constant(scratch_a, (op.b == zero * 8 ? 0 : block_.rip) + static_cast<std::uint64_t>(std::int64_t{op.disp}));
+  if (op.b == block_rip * 8) {
+    place_in_code(scratch_a, op.disp);
+  } else if (op.b == zero * 8 && op.x == zero * 8) {
+    a_.mov_constant(scratch_a, static_cast<std::uint64_t>(std::int64_t{op.disp}));
   } else {
     const HostRegister base = op.b == zero * 8 ? none : read(op.b / 8, scratch_a);
     const HostRegister index = op.x == zero * 8 ? none : read(op.x / 8, scratch_c);
@@ -346,8 +360,17 @@ void Translator::load_found(HostRegister to, HostRegister at, bool wide) {
 
 /// Where the block goes on, by a jump whose distance is changed when it is linked. A loop of one block needs no link.
 void Translator::go(unsigned way) {
-  if (block_.target[way] == block_.rip) return a_.jump(entry_at_);
+  if (block_.distance[way] == 0) return a_.jump(entry_at_);
+  name_page(way);
   jump_out(way, std::nullopt);
+}
+/// Puts the page where it goes on into RCX, unless that block has the same slot. Changes no flag.
+void Translator::name_page(unsigned way) {
+  const std::int64_t page = block_.page_distance(way);
+  const bool is_in_one = block_.offset + block_.distance[way] - page <= last_in_one_page;
+  if (page == 0 && is_in_one && block_.slot != block_.own) return;
+  compiled_.names_page[way] = true;
+  place_in_code(scratch_c, page - block_.offset);
 }
 /// By a jump, of that condition or always, which leads to the interpreter at first.
 void Translator::jump_out(unsigned way, std::optional<unsigned> condition) {
@@ -363,15 +386,17 @@ void Translator::jump_out(unsigned way, std::optional<unsigned> condition) {
 void Translator::jcc(std::size_t i) {
   save_flags();
   const unsigned condition = forms_[i].opcode & 0xFU;
-  if (block_.target[0] == block_.rip)
+  if (block_.distance[0] == 0) {
     a_.jump_if(condition, entry_at_);
-  else
+  } else {
+    name_page(0);
     jump_out(0, condition);
+  }
   go(1);
 }
 
 void Translator::push_return(const Op& op) {
-  a_.mov_constant(scratch_c, block_.rip + op.offset + op.length);
+  place_in_code(scratch_c, op.offset + op.length);
   a_.mov(found(scratch_a), scratch_c);
   move_rsp(-stack_word);
 }
@@ -402,7 +427,15 @@ void Translator::ret(std::size_t i) {
   move_rsp(stack_word + static_cast<std::int32_t>(block_.ops()[i].imm));
   jump_found();
 }
-void Translator::jump_found() { a_.jmp_indexed(core_base, scratch_d, jumps(offsetof(CompiledState::Jumps, code))); }
+void Translator::jump_found() {
+  name_page_found();
+  a_.jmp_indexed(core_base, scratch_d, jumps(offsetof(CompiledState::Jumps, code)));
+}
+/// The page of the address in RAX, where the block that was looked up is to begin. Changes flags.
+void Translator::name_page_found() {
+  a_.mov(scratch_c, scratch_a);
+  a_.and_constant(scratch_c, -static_cast<std::int32_t>(page_size));
+}
 void Translator::indirect_jump(std::size_t i) {
   const GuestForm& f = forms_[i];
   const Op& op = block_.ops()[i];
@@ -419,9 +452,12 @@ void Translator::indirect_jump(std::size_t i) {
   constexpr std::int32_t to = in_state(offsetof(CompiledState, to));
   a_.mov_indexed(scratch_c, core_base, scratch_d, jumps(offsetof(CompiledState::Jumps, code)));
   a_.mov({core_base, to}, scratch_c);
+  name_page_found();
+  a_.mov({core_base, in_state(offsetof(CompiledState, to_page))}, scratch_c);
   a_.lea(scratch_a, home_of_rsp, none, 0, -stack_word);
   look_up(scratch_a, word, true, slow);
   push_return(op);
+  a_.mov(scratch_c, {core_base, in_state(offsetof(CompiledState, to_page))});
   a_.jmp(HostAssembler::Memory{core_base, to});
 }
 

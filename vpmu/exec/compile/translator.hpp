@@ -94,6 +94,7 @@ class Translator {
     return guest < homes.size() && homes[guest] != none ? homes[guest] : scratch;
   }
   void written(unsigned guest, HostRegister in);
+  void place_in_code(HostRegister to, std::int64_t distance);
   HostRegister address_of(const Op& op);
   void look_up(HostRegister at, unsigned bytes, bool store, HostAssembler::Label slow);
   /// The operand that was looked up.
@@ -153,6 +154,8 @@ class Translator {
 
   // Flow.
   void go(unsigned way);
+  void name_page(unsigned way);
+  void name_page_found();
   void jump_out(unsigned way, std::optional<unsigned> condition);
   void jcc(std::size_t i);
   void push_return(const Op& op);
@@ -165,6 +168,10 @@ class Translator {
 
   [[nodiscard]] static constexpr std::int32_t in_state(std::size_t offset) {
     return in_core(offsetof(Core, compiled) + offset);
+  }
+  /// The linear address of the page in which the block begins.
+  [[nodiscard]] HostAssembler::Memory base() const {
+    return {core_base, in_core(offsetof(Core, base) + block_.slot * word)};
   }
   static constexpr HostAssembler::Memory flags_at{core_base,
                                                   in_core(offsetof(Core, compiled) + offsetof(CompiledState, flags))};

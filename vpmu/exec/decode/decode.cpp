@@ -512,13 +512,14 @@ bool decode_one(std::span<const std::byte> code, std::size_t offset, Decoding& d
 
 }  // namespace
 
+// Outside of 64-bit code, addresses have 32 bits. SDM 1 3.3.4.
 bool DecodedBlock::decode(std::uint64_t rip, CodeMode mode, std::span<const std::byte> code, HostRoutines& routines) {
   std::size_t count = 0;
   std::size_t at = 0;
   std::optional<Comparison> comparison;
   Decoding d{&routines, mode};
   const std::uint64_t addresses = low_bits(mode == CodeMode::bits64 ? 64 : 32);
-  facts = {.rip = rip, .mode = mode};
+  facts = {.offset = static_cast<std::uint16_t>(rip % page_size), .mode = mode};
   while (count < Block::max_ops && decode_one(code, at, d)) {
     if (d.found.alone && count > 0) break;
     if (count == 0) facts.first_alone = d.op.run;
@@ -529,32 +530,31 @@ bool DecodedBlock::decode(std::uint64_t rip, CodeMode mode, std::span<const std:
     ops_[count++] = d.op;
     facts.counts += counts_of(d.op);
     at += d.in.length;
-    if (d.found.to) facts.target = {(rip + static_cast<std::uint64_t>(*d.found.to)) & addresses, rip + at};
+    if (d.found.to) {
+      const std::uint64_t to = (rip + static_cast<std::uint64_t>(*d.found.to)) & addresses;
+      facts.distance = {static_cast<std::int64_t>(to - rip), static_cast<std::int64_t>(at)};
+    }
     if ((d.op.events & event_branch) != 0) facts.branch = branch_kind(d);
     facts.is_whole = d.found.ends_block || d.found.alone || count == Block::max_ops;
     if (d.found.ends_block || d.found.alone) break;
   }
   if (count == 0) return false;
   const bool branches = ops_[count - 1].events & event_branch;
-  if (!branches) facts.target = {rip + at, 0};
+  if (!branches) facts.distance[0] = static_cast<std::int64_t>(at);
   ops_[count++] = Op{.run = op_end(), .offset = static_cast<std::uint16_t>(at)};
   facts.op_count = static_cast<std::uint16_t>(count);
   facts.code_bytes = static_cast<std::uint16_t>(at);
-  // For move(), a target of 0 is none.
-  const bool leads_to_0 = d.found.to && (facts.target[0] == 0 || facts.target[1] == 0);
-  facts.is_whole &= mode == CodeMode::bits64 && !leads_to_0;
+  facts.is_whole &= mode == CodeMode::bits64;
   return true;
 }
 
 // Ops are the same wherever they stand: block_rip is a register.
-bool DecodedBlock::move(const Block& known, std::uint64_t rip, CodeMode mode, std::span<const std::byte> code) {
+bool DecodedBlock::copy(const Block& known, std::uint64_t rip, CodeMode mode, std::span<const std::byte> code) {
   if (!known.is_whole || known.mode != mode || known.code_bytes > code.size() ||
       !std::ranges::equal(known.code(), code.first(known.code_bytes)))
     return false;
   facts = static_cast<const BlockFacts&>(known);
-  facts.rip = rip;
-  for (std::uint64_t& target : facts.target)
-    if (target != 0) target += rip - known.rip;
+  facts.offset = static_cast<std::uint16_t>(rip % page_size);
   std::ranges::copy(known.ops(), ops_.begin());
   for (std::size_t i = 0; i < known.op_count; ++i) ops_[i].run = known.own_run(i);
   return true;

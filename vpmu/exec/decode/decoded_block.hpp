@@ -16,7 +16,7 @@ class DecodedBlock {
   bool decode(std::uint64_t rip, CodeMode mode, std::span<const std::byte> code, HostRoutines& routines);
 
   /// Becomes what decode() would make of `code` at `rip`, if it can be told from `known`, which was made of the same.
-  bool move(const Block& known, std::uint64_t rip, CodeMode mode, std::span<const std::byte> code);
+  bool copy(const Block& known, std::uint64_t rip, CodeMode mode, std::span<const std::byte> code);
 
   BlockFacts facts;
   [[nodiscard]] std::span<const Op> ops() const { return std::span{ops_}.first(facts.op_count); }

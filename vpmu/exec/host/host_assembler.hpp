@@ -156,6 +156,10 @@ class HostAssembler {
   }
   void neg(HostRegister to) { registers(true, 0xF7, 3, to); }
   void add_32(HostRegister to, HostRegister from) { registers(false, 0x01, from, to); }
+  void and_constant(HostRegister to, std::int32_t value) {
+    registers(true, 0x81, 4, to);
+    word32(static_cast<std::uint32_t>(value));
+  }
   void add_32(HostRegister to, std::uint32_t value) { group_1_32(0, to, value); }
   void and_32(HostRegister to, std::uint32_t value) { group_1_32(4, to, value); }
   void xor_32(HostRegister to, std::uint32_t value) { group_1_32(6, to, value); }

@@ -96,7 +96,7 @@ void ret(const Op* op, Core* c) {
 }
 
 void end(const Op* /*op*/, Core* c) { return go(c, 0); }
-void stepped(const Op* op, Core* c) { return end_at(c, c->block->rip + op->offset); }
+void stepped(const Op* op, Core* c) { return end_at(c, c->r[block_rip] + op->offset); }
 void unsupported(const Op* op, Core* c) { return leave_for(op, c, Stop::unsupported); }
 
 }  // namespace
@@ -130,7 +130,7 @@ void end_at(Core* c, std::uint64_t rip) {
 }
 
 void leave(const Op* op, Core* c) {
-  c->rip = c->block->rip + op->offset;
+  c->rip = c->r[block_rip] + op->offset;
   if (c->tap != nullptr) note_left(*c, *op);
   if (c->stepping) return;
   for (const Op* o = op; o->length != 0; ++o) c->left += counts_of(*o);

@@ -61,7 +61,7 @@ void sahf(const Op* op, Core* c) {
 // the address of a variable could not end in a tail call.
 template <class Ask>
 bool asks(const Op* op, Core* c, Ask ask) {
-  c->rip = c->block->rip + op->offset;
+  c->rip = c->r[block_rip] + op->offset;
   c->stop = Stop::platform;
   return ask(*c->platform) == Answer::done;
 }

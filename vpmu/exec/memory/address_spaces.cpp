@@ -32,7 +32,7 @@ void each_word(std::size_t count, std::uint8_t* bytes, const std::uint8_t* a, co
 
 }  // namespace
 
-void AddressSpaces::leave(const Core& core, unsigned slots) {
+void AddressSpaces::leave(const Core& core, const CodeSlots& slots) {
   auto place = std::ranges::find(kept_, core.paging.cr3, &Kept::cr3);
   if (place == kept_.end())
     place =
@@ -40,27 +40,43 @@ void AddressSpaces::leave(const Core& core, unsigned slots) {
   place->cr3 = core.paging.cr3;
   place->generation = core.tlb_generation;
   place->left = ++leaves_;
+  place->lost_count = lost_count_;
+  const auto in_use = static_cast<std::ptrdiff_t>(slots.size());
   for (unsigned privilege = 0; privilege < privileges; ++privilege)
-    place->stale[privilege].assign(core.stale[privilege].begin(), core.stale[privilege].begin() + slots);
+    place->stale[privilege].assign(core.stale[privilege].begin(), core.stale[privilege].begin() + in_use);
+  place->base.assign(core.base.begin(), core.base.begin() + in_use);
 }
 
-void AddressSpaces::enter(Core& core, std::uint64_t cr3, unsigned slots, const std::vector<std::uint8_t>& everywhere) {
+void AddressSpaces::lose_pages(Kept& kept, const CodeSlots& slots) const {
+  if (lost_count_ - kept.lost_count > lost_.size()) {
+    for (auto& stale : kept.stale) std::ranges::fill(stale, std::uint8_t{1});
+    return;
+  }
+  for (std::uint64_t n = kept.lost_count; n != lost_count_; ++n)
+    for (std::size_t slot = 0; slot < kept.base.size(); ++slot)
+      if (slots.depends(slot, kept.base[slot], lost_[n % lost_.size()]))
+        for (auto& stale : kept.stale) stale[slot] = 1;
+}
+
+void AddressSpaces::enter(Core& core, std::uint64_t cr3, const CodeSlots& slots) {
   const auto kept = std::ranges::find(kept_, cr3, &Kept::cr3);
   flush_tlb(&core);
-  if (kept != kept_.end() && kept->generation != 0) core.tlb_generation = kept->generation;
+  std::size_t known = 0;
+  if (kept != kept_.end()) {
+    if (kept->generation != 0) core.tlb_generation = kept->generation;
+    lose_pages(*kept, slots);
+    known = kept->base.size();
+    for (std::size_t slot = 0; slot < known; ++slot)
+      if (slots.global()[slot] == 0) core.base[slot] = kept->base[slot];
+  }
   for (unsigned privilege = privileges; privilege < code_privileges; ++privilege)
-    std::fill_n(core.stale[privilege].begin(), slots, std::uint8_t{1});
+    std::fill_n(core.stale[privilege].begin(), slots.size(), std::uint8_t{1});
   for (unsigned privilege = 0; privilege < privileges; ++privilege) {
     std::uint8_t* const stale = core.stale[privilege].data();
-    std::size_t known = 0;
-    if (kept != kept_.end()) {
-      const std::vector<std::uint8_t>& before = kept->stale[privilege];
-      known = before.size();
-      // Of a global page it is enough to be fresh in one of them.
-      each_word(known, stale, before.data(), everywhere.data(),
-                [](auto now, auto then, auto global, auto ones) { return then & (now | (global ^ ones)); });
-    }
-    each_word(slots - known, stale + known, stale + known, everywhere.data() + known,
+    if (known != 0)
+      each_word(known, stale, kept->stale[privilege].data(), slots.global().data(),
+                [](auto now, auto then, auto global, auto ones) { return (now & global) | (then & (global ^ ones)); });
+    each_word(slots.size() - known, stale + known, stale + known, slots.global().data() + known,
               [](auto now, auto, auto global, auto ones) { return now | (global ^ ones); });
   }
 }

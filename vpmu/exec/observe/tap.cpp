@@ -82,7 +82,7 @@ namespace {
 /// Notes the fetch of the first `bytes` of the block.
 void fetch(Tap& t, const Block& block, std::uint64_t bytes) {
   for (const SeenCode& line : block.observed->seen.lines) {
-    if (line.linear >= block.rip + bytes) return;
+    if (line.linear >= block.observed->seen.rip + bytes) return;
     if (line.linear == t.line) continue;
     t.line = line.linear;
     add(t).code = {.global = line.global,
@@ -105,7 +105,7 @@ std::uint64_t retired_before_block(const Core& core) {
 }
 void note_beginning(Tap& t, const Block& block, std::uint64_t at_entry) {
   t.at_entry = at_entry;
-  finish_branch(t, block.rip, at_entry);
+  finish_branch(t, block.observed->seen.rip, at_entry);
   add(t).begun = {.block = &block.observed->seen, .now = at_entry};
   make_room(t);
   fetch(t, block, block.code().size());
@@ -232,11 +232,11 @@ void note_access(Tap& t, Seen::Access access) {
 }  // namespace
 
 // All but the last op, which is no instruction.
-void prepare(Block& block, const SeenPage& page) {
+void prepare(Block& block, std::uint64_t rip, const SeenPage& page) {
   block.observed = std::make_unique<Observed>();
   block.observed->pages[0] = page;
   SeenBlock& seen = block.observed->seen;
-  seen.rip = block.rip;
+  seen.rip = rip;
   seen.instructions = static_cast<std::uint32_t>(block.counts[count_instructions]);
   seen.bits = block.mode == CodeMode::bits64 ? 64 : block.mode == CodeMode::bits32 ? 32 : 16;
   seen.code = block.code();
@@ -249,7 +249,7 @@ void prepare(Block& block, const SeenPage& page) {
       op.run = observer_of<false>(op.events);
   }
   const Op& last = block.ops()[block.observed->real.size() - 1];
-  const std::uint64_t at = block.rip + last.offset;
+  const std::uint64_t at = rip + last.offset;
   if ((last.events & event_branch) != 0)
     seen.branch = {.at = at, .fall_through = at + last.length, .kind = block.branch};
 }
@@ -257,9 +257,9 @@ void prepare(Block& block, const SeenPage& page) {
 void see_lines(Block& block) {
   std::vector<SeenCode>& lines = block.observed->lines;
   lines.clear();
-  for (std::uint64_t at = block.rip & ~(line_bytes - 1); at < block.rip + block.code().size(); at += line_bytes) {
-    const SeenPage& page =
-        at / page_size == block.rip / page_size ? block.observed->pages[0] : block.observed->pages[1];
+  const std::uint64_t rip = block.observed->seen.rip;
+  for (std::uint64_t at = rip & ~(line_bytes - 1); at < rip + block.code().size(); at += line_bytes) {
+    const SeenPage& page = at / page_size == rip / page_size ? block.observed->pages[0] : block.observed->pages[1];
     lines.push_back({.linear = at,
                      .physical = page.physical + at % page_size,
                      .page_bytes = page.page_bytes,
@@ -274,7 +274,7 @@ void begin_alone(Core& core, std::int64_t left) {
   const Op& op = block.ops()[0];
   const std::uint64_t now = t.passed + static_cast<std::uint64_t>(t.begun_with - left);
   finish_op(t);
-  finish_branch(t, block.rip, now);
+  finish_branch(t, block.observed->seen.rip, now);
   add(t).begun = {.block = &block.observed->seen, .now = now};
   t.at_entry = now;
   fetch(t, block, op.length);

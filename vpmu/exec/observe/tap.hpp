@@ -16,7 +16,7 @@
 namespace vpmu::exec {
 
 /// Makes the ops of a block that was just decoded report to the observer.
-void prepare(Block& block, const SeenPage& page);
+void prepare(Block& block, std::uint64_t rip, const SeenPage& page);
 /// Fills in the lines of the block: its physical pages are known now.
 void see_lines(Block& block);
 /// The first op of `core.block` is going to run alone; `left` instructions may still retire.

@@ -131,7 +131,7 @@ struct Site {
     alone,   ///< It is to run `op` alone, then the code goes on.
     way,     ///< The block is done; it takes its exit `way`, which is not linked.
     budget,  ///< The counts that are left do not suffice for the block.
-    stale,   ///< The block must be checked before it may begin.
+    stale,   ///< The block must be checked before it may begin, in the page at CompiledState::to_page.
   };
   Block* block{};
   const Op* op{};
@@ -143,21 +143,26 @@ struct Site {
 
 /// A block as code of this CPU (jit.hpp).
 struct Compiled {
-  const std::byte* checked{};                   ///< Entry that checks whether the block is fresh.
+  const std::byte* checked{};                   ///< Entry that checks whether the block is fresh at the page in RCX.
   const std::byte* entry{};                     ///< Entry that subtracts the block's counts.
   const std::byte* body{};                      ///< Entry to the first instruction.
   const Tlb* tlb{};                             ///< The TLB that the code uses.
   std::array<const std::byte*, 2> distances{};  ///< Where its exit jumps have their distances. Null: no such exit.
   std::array<const std::byte*, 2> back{};       ///< Where an exit goes while not linked: back to the interpreter.
+  std::array<bool, 2> names_page{};             ///< An exit that may go to `checked`: RCX has the page.
   struct Link {
     Compiled* from{};
     unsigned way{};
   };
   std::vector<Link> incoming;  ///< Which exits are linked to it.
+  /// Where computed jumps may find it: at this RIP, and, if it is so, at others.
+  std::optional<std::uint64_t> found_at;
+  bool found_elsewhere{};
   std::vector<Site> sites;
 };
 
-/// Number of a page that code was decoded from. Core::stale says whether its code may run as decoded.
+/// Number of a page that code was decoded from. Core::stale says whether its code may run as decoded, and Core::base
+/// where: the same page is elsewhere in each address space.
 using CodeSlot = std::uint16_t;
 inline constexpr unsigned code_slots = 1U << 14;
 inline constexpr CodeSlot never_fresh = 0;  ///< Of a block that must not run.
@@ -184,20 +189,31 @@ struct BlockClasses {
 /// Instructions by their class.
 using ClassCounts = std::array<std::uint64_t, instruction_class_count>;
 
-/// What decoding finds out about the straight-line code in memory at `rip`.
+inline constexpr std::size_t max_instruction_bytes = 15;
+/// A block that begins behind this offset in its page may go on in the next page.
+inline constexpr std::int64_t last_in_one_page = page_size - max_instruction_bytes;
+
+/// What decoding finds out about straight-line code, wherever its page is mapped.
 struct BlockFacts {
   static constexpr std::size_t max_ops = 48;  ///< Instructions, of the 256 bytes that are fetched at once.
+  static constexpr std::int64_t nowhere = std::numeric_limits<std::int64_t>::min();
 
   Counts counts{};  ///< Of all its ops.
-  std::uint64_t rip{};
-  std::array<std::uint64_t, 2> target{};  ///< Where it goes on: taken, not taken.
-  Run first_alone{};                      ///< What runs the first op and no other.
+  /// From its first byte to where it goes on, taken and not taken; `nowhere`: no such way.
+  std::array<std::int64_t, 2> distance{nowhere, nowhere};
+  Run first_alone{};         ///< What runs the first op and no other.
   Run comparison{};          ///< Function of the comparison alone, if it is one op with the branch after it; else null.
   std::uint16_t op_count{};  ///< One more than instructions: the last op is none.
   std::uint16_t code_bytes{};
+  std::uint16_t offset{};  ///< Of its first byte in its page.
   CodeMode mode{};
   BranchKind branch{};  ///< Of the last instruction.
   bool is_whole{};      ///< It ends where it does whatever stands behind it, and is 64-bit code.
+
+  /// From its page to that where it goes on.
+  [[nodiscard]] std::int64_t page_distance(unsigned way) const {
+    return (distance[way] + offset) & ~static_cast<std::int64_t>(page_size - 1);
+  }
 };
 
 /// A decoded block. In memory its ops and the code that they were decoded from follow it: see BlockArena.
@@ -343,6 +359,7 @@ struct CompiledState {
   std::uint64_t wants_mxcsr{};  ///< Not 0: it is to be so while compiled code runs.
   std::uint32_t host_mxcsr{};   ///< Of whoever called the engine.
   std::uint64_t to{};           ///< Code that a call is going to.
+  std::uint64_t to_page{};      ///< The page of that; or the one in which a block is not fresh.
   const SeenBlock** logged_blocks{};  ///< In Tap::blocks, after the running block.
   std::uint64_t* logged_addresses{};  ///< In Tap::addresses, after the places of its accesses.
   struct Jumps {
@@ -422,10 +439,17 @@ struct alignas(64) Core {
   /// By privilege and CodeSlot. 0: since translations were last forgotten the page was checked: it is mapped as before,
   /// its code is as it was decoded, and it is closed for writing.
   std::array<std::array<std::uint8_t, code_slots>, code_privileges> stale{};
+  /// By CodeSlot: the linear address of the page where its code was fresh last, and so runs.
+  std::array<std::uint64_t, code_slots> base{};
   MoreAccesses more;
   alignas(16) std::array<std::byte, 512> fxsave_image{};  ///< Where compiled code stores the x87 registers first.
 
-  [[nodiscard]] bool is_fresh(const Block& b) const { return is_stale[b.slot] == 0; }
+  /// Where the block stands, if it is fresh.
+  [[nodiscard]] std::uint64_t rip_of(const Block& b) const { return base[b.slot] + b.offset; }
+  /// Whether it may run with that RIP.
+  [[nodiscard]] bool is_fresh(const Block& b, std::uint64_t there) const {
+    return is_stale[b.slot] == 0 && rip_of(b) == there;
+  }
 };
 
 }  // namespace vpmu::exec

@@ -82,7 +82,7 @@ VPMU_PART_OF_OP std::uint64_t address_of(const Op* op, const Core* c) {
   return reg<std::uint64_t>(c, op->b) + index + static_cast<std::uint64_t>(std::int64_t{op->disp});
 }
 
-inline std::uint64_t next_rip(const Op* op, const Core* c) { return c->block->rip + op->offset + op->length; }
+inline std::uint64_t next_rip(const Op* op, const Core* c) { return c->r[block_rip] + op->offset + op->length; }
 
 /// Stops before `op`; Core::stop says why.
 void leave(const Op* op, Core* c);
@@ -132,14 +132,14 @@ VPMU_PART_OF_OP bool any_is_negative(Counts n) {
 #endif
 }
 
-/// Begins `block`, unless the counts that are left do not suffice for all of it.
-VPMU_PART_OF_OP void enter(Block* block, Core* c) {
+/// Begins `block`, which is fresh at `rip`, unless the counts that are left do not suffice for all of it.
+VPMU_PART_OF_OP void enter(Block* block, std::uint64_t rip, Core* c) {
   const Counts left = c->left - block->counts;
   if (any_is_negative(left)) [[unlikely]]
-    return end_at(c, block->rip);
+    return end_at(c, rip);
   c->left = left;
   c->block = block;
-  c->r[block_rip] = block->rip;
+  c->r[block_rip] = rip;
 #if VPMU_TAIL_CALLS
   const Op* const first = block->ops().data();
   return first->run(first, c);
@@ -152,17 +152,18 @@ VPMU_PART_OF_OP void enter(Block* block, Core* c) {
 VPMU_PART_OF_OP void go(Core* c, unsigned way) {
   const Block* const from = c->block;
   Block* const to = from->next[way];
-  if (to == nullptr || !c->is_fresh(*to)) [[unlikely]]
-    return end_at(c, from->target[way]);
-  return enter(to, c);
+  const std::uint64_t rip = c->r[block_rip] + static_cast<std::uint64_t>(from->distance[way]);
+  if (to == nullptr || !c->is_fresh(*to, rip)) [[unlikely]]
+    return end_at(c, rip);
+  return enter(to, rip, c);
 }
 
 /// Goes on at a computed address.
 VPMU_PART_OF_OP void jump(Core* c, std::uint64_t rip) {
   Block* const to = c->jumps[jump_entry(rip)];
-  if (to == nullptr || to->rip != rip || !c->is_fresh(*to)) [[unlikely]]
+  if (to == nullptr || !c->is_fresh(*to, rip)) [[unlikely]]
     return end_at(c, rip);
-  return enter(to, c);
+  return enter(to, rip, c);
 }
 /// Whether a jump there would not fault. SDM 3A 4.5: wrong for 5-level paging, where the engine gives up more than it
 /// must.

@@ -19,7 +19,7 @@ using Bytes = std::vector<std::byte>;
 bool are_same(const DecodedBlock& a, const DecodedBlock& b) {
   const auto bytes_of = [](const DecodedBlock& d) { return std::as_bytes(d.ops()); };
   const BlockFacts &x = a.facts, &y = b.facts;
-  return std::ranges::equal(bytes_of(a), bytes_of(b)) && x.rip == y.rip && x.target == y.target &&
+  return std::ranges::equal(bytes_of(a), bytes_of(b)) && x.offset == y.offset && x.distance == y.distance &&
          x.first_alone == y.first_alone && x.comparison == y.comparison && x.op_count == y.op_count &&
          x.code_bytes == y.code_bytes && x.mode == y.mode && x.branch == y.branch && x.is_whole == y.is_whole &&
          x.counts[count_instructions] == y.counts[count_instructions] &&
@@ -63,7 +63,7 @@ TEST_F(MovedBlocks, AreWhatDecodingMakes) {
       while (then.size() < 200) then.push_back(static_cast<std::byte>(random()));
       ++all;
       block.ops()[0].run = nullptr;  // it counts, or was compiled
-      if (!moved_.move(block, elsewhere + begin, CodeMode::bits64, then)) continue;
+      if (!moved_.copy(block, elsewhere + begin, CodeMode::bits64, then)) continue;
       ++moved;
       ASSERT_TRUE(decoded_.decode(elsewhere + begin, CodeMode::bits64, then, routines_));
       ASSERT_TRUE(are_same(moved_, decoded_)) << "seed " << seed << ", at " << begin;
@@ -75,34 +75,32 @@ TEST_F(MovedBlocks, AreWhatDecodingMakes) {
 TEST_F(MovedBlocks, AreOfTheSameCode) {
   const Bytes code{std::byte{0x01}, std::byte{0xC8}, std::byte{0xC3}};  // add %ecx, %eax; ret
   const Block& block = made(code);
-  EXPECT_TRUE(moved_.move(block, elsewhere, CodeMode::bits64, code));
-  EXPECT_EQ(moved_.facts.target, (std::array<std::uint64_t, 2>{})) << "a return leads nowhere";
-  EXPECT_FALSE(moved_.move(block, elsewhere, CodeMode::bits32, code));
-  EXPECT_FALSE(moved_.move(block, elsewhere, CodeMode::bits64, std::span{code}.first(2)));
+  EXPECT_TRUE(moved_.copy(block, elsewhere, CodeMode::bits64, code));
+  EXPECT_EQ(moved_.facts.distance, (std::array{BlockFacts::nowhere, BlockFacts::nowhere})) << "a return leads nowhere";
+  EXPECT_FALSE(moved_.copy(block, elsewhere, CodeMode::bits32, code));
+  EXPECT_FALSE(moved_.copy(block, elsewhere, CodeMode::bits64, std::span{code}.first(2)));
   Bytes other = code;
   other[1] = std::byte{0xC1};
-  EXPECT_FALSE(moved_.move(block, elsewhere, CodeMode::bits64, other));
-  EXPECT_FALSE(moved_.move(made(code, CodeMode::bits32), elsewhere, CodeMode::bits32, code));
+  EXPECT_FALSE(moved_.copy(block, elsewhere, CodeMode::bits64, other));
+  EXPECT_FALSE(moved_.copy(made(code, CodeMode::bits32), elsewhere, CodeMode::bits32, code));
 }
 
 // Where a block ends because no more code is there, or because of what stands behind it, it may be longer elsewhere.
 TEST_F(MovedBlocks, AreWhole) {
   const Bytes nops(3, std::byte{0x90}), more(10, std::byte{0x90});
-  EXPECT_FALSE(moved_.move(made(nops), elsewhere, CodeMode::bits64, more));
+  EXPECT_FALSE(moved_.copy(made(nops), elsewhere, CodeMode::bits64, more));
   const Bytes before_cpuid{std::byte{0x90}, std::byte{0x0F}, std::byte{0xA2}};  // nop; cpuid
   const Block& ended = made(before_cpuid);
   ASSERT_EQ(ended.code_bytes, 1U);
-  EXPECT_FALSE(moved_.move(ended, elsewhere, CodeMode::bits64, more));
+  EXPECT_FALSE(moved_.copy(ended, elsewhere, CodeMode::bits64, more));
   const Bytes many(100, std::byte{0x90});
-  EXPECT_TRUE(moved_.move(made(many), elsewhere, CodeMode::bits64, many)) << "as long as any";
+  EXPECT_TRUE(moved_.copy(made(many), elsewhere, CodeMode::bits64, many)) << "as long as any";
 }
 
-// A target of 0 says that there is none.
-TEST_F(MovedBlocks, LeadNotTo0) {
+TEST_F(MovedBlocks, LeadAsFar) {
   const Bytes jump{std::byte{0xEB}, std::byte{0xFE - 0x10}};  // jmp .-0x10
-  EXPECT_FALSE(moved_.move(made(jump, CodeMode::bits64, 0x10), elsewhere, CodeMode::bits64, jump));
-  EXPECT_TRUE(moved_.move(made(jump, CodeMode::bits64, 0x20), elsewhere, CodeMode::bits64, jump));
-  EXPECT_EQ(moved_.facts.target[0], elsewhere - 0x10);
+  ASSERT_TRUE(moved_.copy(made(jump, CodeMode::bits64, 0x10), elsewhere, CodeMode::bits64, jump));
+  EXPECT_EQ(moved_.facts.distance, (std::array<std::int64_t, 2>{-0x10, 2}));
 }
 
 }  // namespace

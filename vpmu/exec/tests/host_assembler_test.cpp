@@ -111,6 +111,7 @@ const std::vector<Case>& cases() {
       {"add edx, eax", [](auto& a) { a.add_32(rdx, rax); }},
       {"add edx, 0x100", [](auto& a) { a.add_32(rdx, 256U); }},
       {"and edx, 0xFFF", [](auto& a) { a.and_32(rdx, 4095U); }},
+      {"and rcx, 0xFFFFFFFFFFFFF000", [](auto& a) { a.and_constant(rcx, -4096); }},
       {"xor edx, edx", [](auto& a) { a.xor_32(rdx, rdx); }},
       {"shl rdx, 0x10", [](auto& a) { a.shl(rdx, 16); }},
       {"shr rdx, 0x0C", [](auto& a) { a.shr(rdx, 12); }},

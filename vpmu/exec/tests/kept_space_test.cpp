@@ -152,8 +152,9 @@ TEST_P(KeptSpaces, OfManyPages) {
   constexpr std::uint64_t last = 21, one = 12, each = last + 2;
   put(first, 0, X86("add $1, %eax; jmp .-0x15003"));  // to 0
   put(second, 0, X86("add $2, %eax; jmp .-0x15003"));
+  for (std::uint64_t page = 1; page < last; ++page) put(some + page, 0, X86("jmp .+0x1000"));
   for (const std::uint64_t root : {std::uint64_t{0}, std::uint64_t{levels}}) {
-    for (std::uint64_t page = 1; page < last; ++page) link(root + table, page, common);
+    for (std::uint64_t page = 1; page < last; ++page) link(root + table, page, some + page);
     link(root + table, last, root == 0 ? first : second);
   }
   go_to(pml4, TlbFlush::Of::everything);
