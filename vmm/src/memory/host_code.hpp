@@ -14,7 +14,7 @@ namespace vmm {
 /// If the host refuses, add() always returns null, and the engine leaves what needs such code to its caller.
 class MappedHostCode final : public vpmu::exec::HostCode {
  public:
-  static constexpr std::size_t bytes = 32U << 20U;
+  static constexpr std::size_t bytes = 96U << 20U;
 
   /// Makes the file and maps it, as that may be forbidden later, in a jail. Takes address space, and memory as code is
   /// added.

@@ -51,6 +51,7 @@ void CodeCache::drop_all(Core& core) {
 void CodeCache::doubt(Core& core) {
   spaces_.clear();
   for (auto& of_privilege : core.stale) std::fill_n(of_privilege.begin(), slots_.size(), std::uint8_t{1});
+  std::fill_n(core.changed.begin(), slots_.size(), std::uint8_t{1});
 }
 void CodeCache::doubt_page(Core& core, std::uint64_t linear) {
   for (std::size_t slot = 1; slot < slots_.size(); ++slot)
@@ -67,6 +68,7 @@ void CodeCache::enter_space(Core& core, const PagingState& next, bool keeps) {
 }
 CodeSlot CodeCache::new_slot(Core& core, const SeenPage& seen, bool in_two) {
   const CodeSlot slot = slots_.add(seen, in_two);
+  core.changed[slot] = 1;
   make_stale(core, slot);
   return slot;
 }
@@ -110,8 +112,11 @@ CodeCache::Page* CodeCache::page_of(Core& core, std::uint64_t at) {
     page->slot = new_slot(core, seen, false);
   }
   page->host = host;
-  look_at(core, *page);
-  watched_.add(core, page->slot, GuestPhysical{seen.physical});
+  if (core.changed[page->slot] != 0) {
+    look_at(core, *page);
+    watched_.add(core, page->slot, GuestPhysical{seen.physical});
+    core.changed[page->slot] = 0;
+  }
   make_fresh(core, page->slot, at);
   return recent = page.get();
 }
@@ -217,13 +222,14 @@ std::vector<InstructionClass> classes_of(const Block& block) {
 /// `before` stays, for its bytes may come back.
 Block* CodeCache::decode_anew(Core& core, Block* before, Page& page, std::span<const std::byte> code) {
   if (before != nullptr) outdate(core, *before);
-  const Block*& model = models_[mixed(page.key.seen.physical, core.rip % page_size * page_size) % model_entries];
-  if (model == nullptr || !decoding_.copy(*model, core.rip, core.mode, code)) {
+  // Of others, one block is made.
+  const Block** const model = page.key.observed ? &model_of(page.key.seen.physical + core.rip % page_size) : nullptr;
+  const bool is_copied = model != nullptr && *model != nullptr && decoding_.copy(**model, core.rip, core.mode, code);
+  if (!is_copied) {
     if (!decoding_.decode(core.rip, core.mode, code, routines_)) {
       core.stop = Stop::unsupported;
       return nullptr;
     }
-    model = nullptr;
     ++decoded_;
   }
   Block& block = blocks_.make(decoding_, code);
@@ -232,7 +238,7 @@ Block* CodeCache::decode_anew(Core& core, Block* before, Page& page, std::span<c
   if (core.tap != nullptr) prepare(block, core.rip, page.key.seen);
   if (core.counts_classes) count_classes(block, classes_of(block));
   core.jit->expect(block);
-  if (model == nullptr) model = &block;
+  if (model != nullptr && !is_copied) *model = &block;
   return &block;
 }
 

@@ -17,13 +17,13 @@ namespace vpmu::exec {
 /// Decoded blocks, by the physical page that they are from: wherever it is mapped, its code is decoded and compiled
 /// once.
 ///
-/// Blocks may run as long as their page is fresh, and where it is so: see Core::stale and Core::base. When translations
-/// may have changed, no page is fresh. Then each page is checked before its first block runs: where it is mapped, and
-/// whether its bytes are those that blocks were decoded from, as the guest may have changed them unnoticed.
+/// Blocks may run as long as their page is fresh, and where it is so: see Core::stale and Core::base. When
+/// translations may have changed, no page is fresh. Then each page is checked before its first block runs: where it is
+/// mapped, and, if somebody may have written to it, whether its bytes are those that blocks were decoded from.
 class CodeCache {
  public:
   /// When blocks need more memory than this, all are discarded.
-  static constexpr std::size_t max_bytes = 48 << 20;
+  static constexpr std::size_t max_bytes = 128 << 20;
   /// They are also discarded when more slots than this are registered for writes to pages: a guest can make one block
   /// watch any number of pages.
   static constexpr std::size_t max_watches = 1 << 19;
@@ -37,7 +37,7 @@ class CodeCache {
     Block* const block = core.jumps[jump_entry(core.rip)];
     return block != nullptr && core.is_fresh(*block, core.rip) ? block : nullptr;
   }
-  /// No page is fresh any more, in any address space.
+  /// No page is fresh any more, in any address space, and somebody may have written to any of them.
   void doubt(Core& core);
   /// The page's translation, perhaps a large page's, is forgotten in all address spaces.
   void doubt_page(Core& core, std::uint64_t linear);
@@ -76,6 +76,7 @@ class CodeCache {
   };
   static constexpr std::size_t page_entries = 64;
   static constexpr std::size_t model_entries = std::size_t{1} << 16;
+  const Block*& model_of(std::uint64_t physical) { return models_[mixed(physical, 0) % model_entries]; }
 
   [[nodiscard]] bool is_full(const Core& core) const;
   void drop_all(Core& core);

@@ -22,6 +22,7 @@ void CodePages::forget(Core& core, GuestPhysical page) {
   const auto found = slots_.find(page.value());
   if (found == slots_.end()) return;
   for (const CodeSlot slot : found->second) {
+    core.changed[slot] = 1;
     for (auto& of_privilege : core.stale) of_privilege[slot] = 1;
     core.spaces->forget_slot(slot);
   }

@@ -320,7 +320,7 @@ constexpr unsigned code_privilege(Rights rights, CodeMode mode) {
   return 2 * static_cast<unsigned>(mode) + (rights == Rights::user ? 1U : 0U);
 }
 
-inline constexpr unsigned jump_entries = 4096;
+inline constexpr unsigned jump_entries = 16384;
 constexpr std::size_t jump_entry(std::uint64_t rip) { return (rip ^ rip >> 12) % jump_entries; }
 
 /// Where an operand that lies in two pages is to be stored.
@@ -341,7 +341,7 @@ struct MissingAccess {
 struct CompiledState {
   /// A block that computed jumps go to has a place among the first of these, which compiled code searches, and one
   /// among the others, which a routine searches.
-  static constexpr unsigned near_jumps = 256, far_jumps = 4096;
+  static constexpr unsigned near_jumps = 256, far_jumps = 16384;
   static constexpr std::size_t near_place(std::uint64_t rip) { return (rip + rip / page_size) % near_jumps; }
   static constexpr std::size_t far_place(std::uint64_t rip) { return near_jumps + (rip + rip / page_size) % far_jumps; }
   using Words = std::array<std::uint64_t, near_jumps + far_jumps>;
@@ -441,6 +441,8 @@ struct alignas(64) Core {
   std::array<std::array<std::uint8_t, code_slots>, code_privileges> stale{};
   /// By CodeSlot: the linear address of the page where its code was fresh last, and so runs.
   std::array<std::uint64_t, code_slots> base{};
+  /// By CodeSlot. 0: nobody has written to the page since its bytes were compared.
+  std::array<std::uint8_t, code_slots> changed{};
   MoreAccesses more;
   alignas(16) std::array<std::byte, 512> fxsave_image{};  ///< Where compiled code stores the x87 registers first.
 
