@@ -51,8 +51,7 @@ class CodeCache {
  private:
   /// A page as code is run from it.
   struct PageKey {
-    std::uint64_t
-        linear{};  ///< Its number, if the blocks depend on that: those that an observer is told of, or narrow.
+    std::uint64_t linear{};  ///< Its number, of blocks that depend on it: observed or narrow ones. Of others 0.
     SeenPage seen;
     bool observed{};
     bool classed{};  ///< Core::counts_classes.

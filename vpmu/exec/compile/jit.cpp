@@ -409,17 +409,24 @@ void Jit::compile(Core& core, Block& block) {
   ++compiled_since_clear_;
 }
 
-const Site* Jit::enter(Core& core) {
-  const Block& block = *core.block;
+/// Computed jumps find the block at its present RIP from here on.
+void Jit::make_known(Core& core, Compiled& compiled) {
   const std::uint64_t rip = core.r[block_rip];
-  Compiled& compiled = *block.compiled;
+  const auto code = reinterpret_cast<std::uintptr_t>(compiled.checked);
+  CompiledState::Jumps& jumps = core.compiled.jumps[static_cast<std::size_t>(core.tlb - core.tlbs.data())];
+  const std::size_t near = CompiledState::near_place(rip);
+  if (jumps.tags[near] == 0 - rip && jumps.code[near] == code) return;
   compiled.found_elsewhere |= compiled.found_at.value_or(rip) != rip;
   compiled.found_at = rip;
-  CompiledState::Jumps& jumps = core.compiled.jumps[static_cast<std::size_t>(core.tlb - core.tlbs.data())];
-  for (const std::size_t place : {CompiledState::near_place(rip), CompiledState::far_place(rip)}) {
+  for (const std::size_t place : {near, CompiledState::far_place(rip)}) {
     jumps.tags[place] = 0 - rip;
-    jumps.code[place] = reinterpret_cast<std::uintptr_t>(compiled.checked);
+    jumps.code[place] = code;
   }
+}
+
+const Site* Jit::enter(Core& core) {
+  Compiled& compiled = *core.block->compiled;
+  make_known(core, compiled);
   core.compiled.flags = packed(core.flags.bits());
   core.compiled.host_mxcsr = __builtin_ia32_stmxcsr();
   ++entered_;

@@ -51,6 +51,7 @@ class Jit {
 
  private:
   bool make_routines(Core& core);
+  static void make_known(Core& core, Compiled& compiled);
   bool point(const Compiled& from, unsigned way, const std::byte* to);
 
   HostCode* code_;

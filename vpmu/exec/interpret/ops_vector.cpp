@@ -88,9 +88,10 @@ void store_operand(Core* c, std::size_t bytes) {
   std::memcpy(c->across.high, c->operand.data() + c->across.in_low, bytes - c->across.in_low);
 }
 
-std::uint64_t run_routine(Core* c, const HostRoutine& routine, VectorState& vectors, std::byte* memory,
+/// `vectors` may be null for an instruction of general registers alone.
+std::uint64_t run_routine(Core* c, const HostRoutine& routine, VectorState* vectors, std::byte* memory,
                           std::uint64_t* gprs) {
-  return routine.entry(&vectors, memory, gprs, routine.form.reads_flags ? c->flags.bits() | flags_always : 0);
+  return routine.entry(vectors, memory, gprs, routine.form.reads_flags ? c->flags.bits() | flags_always : 0);
 }
 
 /// A run of an SSE or AVX instruction on copies, with all exceptions masked.
@@ -106,7 +107,7 @@ struct MaskedRun {
     constexpr std::uint32_t others = ~(exceptions | mxcsr_flushes);
     vectors.set_mxcsr((vectors.mxcsr() & others) | mxcsr_masks | (flushes ? mxcsr_flushes : 0));
     if (f.stores) std::memcpy(stored.data(), memory, f.bytes);
-    flags = run_routine(c, routine, vectors, f.stores ? stored.data() : memory, gprs.data());
+    flags = run_routine(c, routine, &vectors, f.stores ? stored.data() : memory, gprs.data());
   }
   [[nodiscard]] unsigned raised() const { return vectors.mxcsr() & exceptions; }
 };
@@ -178,7 +179,7 @@ void host_op(const Op* op, Core* c) {
   if (may_get_xm(c, f)) [[unlikely]] {
     if (!run_unmasked(c, *routine, memory)) return leave_for(op, c, Stop::float_error);
   } else {
-    const std::uint64_t flags = run_routine(c, *routine, *c->vectors, memory, c->r.data());
+    const std::uint64_t flags = run_routine(c, *routine, c->vectors, memory, c->r.data());
     if (f.writes_flags) c->flags.set_bits(flags);
   }
   if (f.unit == VectorUnit::x87) {
