@@ -6,6 +6,7 @@
 #include <map>
 #include <vector>
 
+#include "exec/state/cpu_feature.hpp"
 #include "exec/tests/fixtures/assembled.hpp"
 #include "exec/tests/fixtures/host_cpu.hpp"
 #include "vpmu/bits.hpp"
@@ -73,6 +74,17 @@ class EngineRuns : public testing::TestWithParam<std::uint32_t> {
 };
 INSTANTIATE_TEST_SUITE_P(Interpreted, EngineRuns, testing::Values(0));
 INSTANTIATE_TEST_SUITE_P(Compiled, EngineRuns, testing::Values(1));
+
+// The host's CPU runs it, before the guest has used any vector register.
+TEST_P(EngineRuns, MovbeWithoutVectorState) {
+  if (!host_has(CpuFeature::movbe)) GTEST_SKIP() << "this CPU has no MOVBE";
+  begin(X86("movbe (%rdi), %rax; jmp ."));
+  state_.gpr[rdi] = data_;
+  for (unsigned n = 0; n < 8; ++n) ram_.bytes()[n] = static_cast<std::byte>(n);
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(2), Stop::budget);
+  EXPECT_EQ(gpr(rax), 0x0001'0203'0405'0607U);
+}
 
 const std::vector<unsigned> counted_loop = X86("1: add $1, %rax; dec %rcx; jne 1b; ud2");
 
