@@ -27,6 +27,11 @@ struct Fetched {
   std::array<std::byte, max_code + max_instruction_bytes> bytes;
 };
 
+/// In the present address space.
+void make_stale_here(Core& core, std::size_t slot) {
+  for (auto& of_privilege : core.stale) of_privilege[slot] = 1;
+}
+
 }  // namespace
 
 bool CodeCache::is_full(const Core& core) const {
@@ -55,8 +60,7 @@ void CodeCache::doubt(Core& core) {
 }
 void CodeCache::doubt_page(Core& core, std::uint64_t linear) {
   for (std::size_t slot = 1; slot < slots_.size(); ++slot)
-    if (slots_.depends(slot, core.base[slot], linear))
-      for (auto& of_privilege : core.stale) of_privilege[slot] = 1;
+    if (slots_.depends(slot, core.base[slot], linear)) make_stale_here(core, slot);
   spaces_.forget_page(linear);
 }
 void CodeCache::enter_space(Core& core, const PagingState& next, bool keeps) {
@@ -73,14 +77,13 @@ CodeSlot CodeCache::new_slot(Core& core, const SeenPage& seen, bool in_two) {
   return slot;
 }
 void CodeCache::make_stale(Core& core, CodeSlot slot) {
-  for (auto& of_privilege : core.stale) of_privilege[slot] = 1;
+  make_stale_here(core, slot);
   core.spaces->forget_slot(slot);
 }
 /// In the page of `at`, and in no other one.
 void CodeCache::make_fresh(Core& core, CodeSlot slot, std::uint64_t at) {
   const std::uint64_t base = at / page_size * page_size;
-  if (core.base[slot] != base)
-    for (auto& of_privilege : core.stale) of_privilege[slot] = 1;
+  if (core.base[slot] != base) make_stale_here(core, slot);
   core.base[slot] = base;
   core.stale[code_privilege(rights_of(core), core.mode)][slot] = 0;
 }
