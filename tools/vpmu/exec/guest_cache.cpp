@@ -89,7 +89,8 @@ Result<WholeFile> GuestCache::add(const std::string& name) const {
 
 Result<void> GuestCache::remove(const std::string& name) const {
   if (::unlinkat(directory_.get(), name.c_str(), 0) == 0 || errno == ENOENT) return {};
-  return host_error(fmt::format("{}/{} cannot be removed", printable(path_), printable(name)), errno);
+  return host_error(fmt::format("{}/{} cannot be removed", printable(path_), printable(name)), errno,
+                    "remove it by hand, or make the file system writable");
 }
 
 std::vector<GuestCache::Entry> GuestCache::list() const {
