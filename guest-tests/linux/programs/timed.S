@@ -6,6 +6,7 @@
         .equ    exit, 60
         .equ    madvise, 28
         .equ    madv_hugepage, 14
+        .equ    madv_nohugepage, 15
 
 # A loop of this name. What follows, up to its `ret`, has ROUNDS in ECX; `prepared` is run before it: prepare_chain with the chain's size in RSI, and so on.
         .macro  timed name, prepared=prepare_nothing, bytes=0
@@ -85,12 +86,8 @@ prepare_nothing:
 # large pages, so that no TLB misses, and that the lines are spread over the sets of a cache.
         .equ    step, 67 * line
 prepare_chain:
-        push    %rsi
-        mov     $all_bytes, %esi
         mov     $madv_hugepage, %edx
-        mov     $madvise, %eax
-        syscall
-        pop     %rsi
+        call    advise
 link_chain:
         mov     %rsi, %rcx
         shr     $6, %rcx
@@ -105,9 +102,18 @@ link_chain:
         jnz     1b
         ret
 
-# The same, and no cache has any of it.
+# The same, and no cache has any of it. Nor has one when the chain is made, whatever the kernel did to these pages before: so that takes as long each time.
 prepare_memory:
-        call    prepare_chain
+        mov     $madv_hugepage, %edx
+        call    advise
+        lea     (%rdi, %rsi), %rdx
+1:      movb    $0, (%rdi)
+        add     $page, %rdi
+        cmp     %rdx, %rdi
+        jb      1b
+        call    flush
+        call    link_chain
+flush:
         lea     memory(%rip), %rdi
         mov     %rsi, %rcx
         shr     $6, %rcx
@@ -116,18 +122,22 @@ prepare_memory:
         dec     %ecx
         jnz     1b
         mfence
+        lea     memory(%rip), %rdi
         ret
 
 # The same in pages of 4 KiB, of which no TLB has so many: each access is a page walk.
-        .equ    madv_nohugepage, 15
 prepare_walks:
+        mov     $madv_nohugepage, %edx
+        call    advise
+        jmp     link_chain
+
+advise:                                 # EDX
         push    %rsi
         mov     $all_bytes, %esi
-        mov     $madv_nohugepage, %edx
         mov     $madvise, %eax
         syscall
         pop     %rsi
-        jmp     link_chain
+        ret
 
 # A pointer to itself, and another 4 KiB and 4 KiB + 64 behind it.
 prepare_pointer:
