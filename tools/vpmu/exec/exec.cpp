@@ -134,6 +134,11 @@ std::vector<Error> losses(const GuestDevices& devices, const BoundedWriter::Tota
   return all;
 }
 
+std::uint64_t nanoseconds_since_1970() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::nanoseconds{now}.count());
+}
+
 /// A guest that is run, once or, if the cache's guest cannot be used, twice.
 class ExecRun {
  public:
@@ -167,8 +172,6 @@ class ExecRun {
     VMM_ASSIGN(preparation_, prepare_exec(arguments));
     VMM_ASSIGN(const BootFiles files, read_boot_files(arguments, preparation_));
     for (const KernelModule& module : files.modules.later) preparation_.request.modules.push_back(file_name(module));
-    VMM_ASSIGN(request_, write_request(preparation_.request));
-    request_.push_back('\0');
     VMM_ASSIGN(auto initramfs, make_exec_initramfs(files.modules));
     arguments.machine.initrd_content = std::make_shared<const std::vector<std::byte>>(std::move(initramfs));
     // quiet: each line on a serial console costs time. panic=-1: the kernel reboots on a panic, which ends the run.
@@ -196,7 +199,6 @@ class ExecRun {
 
   [[nodiscard]] const char* why_it_boots(const BootFiles& files) const {
     const ExecArguments& arguments = *arguments_;
-    if (arguments.machine.accel != Accel::soft) return "on KVM each does";
     if (!arguments.console.empty()) return "--console is to have all that its kernel says";
     if (!arguments.stats.empty()) return "--stats counts from the start";
     if (arguments.machine.bare_metal) return "with --bare-metal it uses the uncore while it boots";
@@ -227,7 +229,6 @@ class ExecRun {
   Messages messages_;
   Chosen chosen_;
   ExecPreparation preparation_;
-  std::string request_;  ///< As the guest reads it.
   std::optional<GuestCache> cache_;
   std::string key_;
   bool is_unusable_{};  ///< What the cache has for this guest does not hold what its name says: it never ran.
@@ -261,11 +262,16 @@ void ExecRun::keep(Machine& machine, std::optional<WholeFile>& file, Confinement
 
 Result<int> ExecRun::run_guest() {
   const ExecArguments& arguments = *arguments_;
+  // Its kernel has read the time when it booted, and a machine without KVM takes that along.
+  if (arguments.machine.accel == Accel::kvm && !arguments.machine.restore.empty())
+    preparation_.request.clock = nanoseconds_since_1970();
+  VMM_ASSIGN(std::string request, write_request(preparation_.request));
+  request.push_back('\0');
   VMM_ASSIGN(auto devices, GuestDevices::start(preparation_.devices));
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) return host_error("socketpair", errno);
   Fd ours{ends[0]}, theirs{ends[1]};
-  VMM_TRY(devices.connect(theirs, request_, arguments.drops_output));
+  VMM_TRY(devices.connect(theirs, request, arguments.drops_output));
   VMM_ASSIGN(auto statistics, open_output(arguments.stats, "the statistics file", "--stats"));
   VMM_ASSIGN(auto console_file, open_output(arguments.console, "the kernel's log", "--console"));
   std::unique_ptr<BoundedWriter> console;
@@ -300,7 +306,9 @@ Result<int> ExecRun::run_guest() {
                                           {.socket = no_socket, .statistics = statistics, .snapshot = booted}, log));
   const auto ended = run_exec_session(arguments.machine, std::move(session), log);
   log.tell_held_back();
-  is_unusable_ = !arguments.machine.restore.empty() && !ended && ended.error().kind == ErrorKind::usage;
+  // KVM may also refuse what it has saved itself: after an upgrade, or with another TSC.
+  is_unusable_ = !arguments.machine.restore.empty() && !ended &&
+                 (ended.error().kind == ErrorKind::usage || arguments.machine.accel == Accel::kvm);
   VMM_ASSIGN(const ExecEnd end, ended);
   std::vector<Error> failures;
   if (statistics)

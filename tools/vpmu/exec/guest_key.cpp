@@ -1,13 +1,22 @@
 #include "exec/guest_key.hpp"
 
 #include <fmt/format.h>
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
 
 #include "files/input_file.hpp"
+#include "kvm/system.hpp"
 #include "processor/guest_features.hpp"
 #include "snapshot/checksum.hpp"
 
 namespace vmm::tool {
 namespace {
+
+// SDM 2A, CPUID: extended topology, and its second version. AMD's APM 3, appendix E: extended APIC ID.
+constexpr std::uint32_t leaves_of_topology[] = {0xB, 0x1F, 0x8000'001E};
 
 std::uint64_t sum_of(std::span<const std::byte> bytes) {
   Checksum sum;
@@ -15,11 +24,24 @@ std::uint64_t sum_of(std::span<const std::byte> bytes) {
   return sum.value();
 }
 
-/// Of the features that this host's CPU gives to guests.
-std::uint64_t sum_of_features() {
+/// Of the features that guests have of this host's CPU or, on KVM, of its KVM, whose kernel comes into it, too.
+Result<std::uint64_t> sum_of_features(const MachineConfig& machine) {
   Checksum sum;
-  const CpuidTable features = supported_features();
-  for (const kvm_cpuid_entry2& entry : features.entries()) sum.add(std::as_bytes(std::span{&entry, 1}));
+  CpuidTable features = supported_features();
+  if (machine.accel == Accel::kvm) {
+    VMM_ASSIGN(const System kvm, System::open(machine.kvm_device));
+    VMM_ASSIGN(features, kvm.supported_cpuid());
+    utsname kernel{};
+    if (::uname(&kernel) != 0) return host_error("uname", errno);
+    sum.add(std::as_bytes(std::span{kernel.release}));
+    sum.add(std::as_bytes(std::span{kernel.version}));
+  }
+  for (kvm_cpuid_entry2 entry : features.entries()) {
+    // KVM's have the numbers of the CPU that this thread runs on.
+    if (entry.function == 1) entry.ebx = 0;
+    if (std::ranges::find(leaves_of_topology, entry.function) != std::end(leaves_of_topology)) continue;
+    sum.add(std::as_bytes(std::span{&entry, 1}));
+  }
   return sum.value();
 }
 
@@ -30,7 +52,8 @@ Result<std::string> guest_key(const MachineConfig& machine, std::span<const std:
   constexpr std::uint64_t max_program_bytes = 1ULL << 30U;
   VMM_ASSIGN(const auto program,
              read_whole_file("/proc/self/exe", {.what = "this program", .advice = "mount /proc"}, max_program_bytes));
-  // All members, so that a new one cannot be forgotten. Left out: paths; what only KVM takes; and what a guest of
+  VMM_ASSIGN(const std::uint64_t host_features, sum_of_features(machine));
+  // All members, so that a new one cannot be forgotten. Left out: paths, and what a guest of
   // `vpmu exec` does not have.
   const auto& [kernel_path, restore, initrd, initrd_content, command_line, memory_bytes, cpus, threads_per_core, model,
                bare_metal, source, source_options, events, accel, kvm_device, unknown_msr, pmu_time, pmu_policies,
@@ -40,7 +63,7 @@ Result<std::string> guest_key(const MachineConfig& machine, std::span<const std:
   const Schedule turns = schedule.value_or(Schedule{});
   const std::string all =
       fmt::format("{:x} {:x} {:x} {:x}\n{}\n{} {} {} {} {}\n{} {} {} {} {}\n{} {} {} {}\n{} {} {} {}\n{}\n",
-                  sum_of(program), sum_of(kernel), sum_of(*initrd_content), sum_of_features(), command_line,
+                  sum_of(program), sum_of(kernel), sum_of(*initrd_content), host_features, command_line,
                   memory_bytes, cpus, threads_per_core, model, bare_metal, source, was_open, compiling.after,
                   static_cast<int>(time), changes.text(), static_cast<int>(accel), static_cast<int>(unknown_msr),
                   static_cast<int>(pmu_time), skid_events, load_tag_interval, epoch, turns.turn, turns.seed, devices);

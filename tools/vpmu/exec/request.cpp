@@ -19,6 +19,7 @@ constexpr std::size_t max_file_bytes = std::size_t{4} << 20;       // and execve
 constexpr std::size_t max_tag_length = 36;                         // the size of the tag in a virtio-fs device
 constexpr std::size_t max_hostname_length = 64;
 constexpr std::size_t min_seed_length = 32, max_seed_length = 256;
+constexpr std::uint64_t max_clock = INT64_MAX;  // what the kernel counts
 constexpr std::size_t max_groups = 65536;
 constexpr unsigned max_partitions = 128;
 constexpr unsigned max_prefix = 30;  // leaves room for the guest and its gateway
@@ -65,6 +66,7 @@ Result<void> check(const ExecRequest& request) {
   }
   if (request.network) VMM_TRY(check_network(*request.network));
   if (!request.hostname.empty()) VMM_TRY(check_name("hostname", request.hostname, max_hostname_length));
+  if (request.clock && *request.clock > max_clock) return wrong("clock", "is too late");
   const std::size_t seed = request.random_seed.size();
   if (seed != 0 && (seed < min_seed_length || seed > max_seed_length)) return wrong("seed", "is too short or too long");
   for (const std::string& module : request.modules) VMM_TRY(check_name("module", module, NAME_MAX));
@@ -162,6 +164,7 @@ constexpr auto fields = std::to_array<Field>({
     {"mount", true, read_mount},
     {"network", false, read_network},
     {"hostname", false, [](std::string_view t, ExecRequest& r) { return r.hostname = t, true; }},
+    {"clock", false, [](std::string_view t, ExecRequest& r) { return read_number(t, r.clock.emplace()); }},
     {"seed", false, [](std::string_view t, ExecRequest& r) { return r.random_seed = t, true; }},
     {"module", true, [](std::string_view t, ExecRequest& r) { return r.modules.emplace_back(t), true; }},
 });
@@ -227,6 +230,7 @@ Result<std::string> write_request(const ExecRequest& request) {
     file.add("network", network->address + " " + std::to_string(network->prefix) + " " + network->gateway + " " +
                             network->name_server);
   if (!request.hostname.empty()) file.add("hostname", request.hostname);
+  if (request.clock) file.add("clock", *request.clock);
   if (!request.random_seed.empty()) file.add("seed", request.random_seed);
   file.add_all("module", request.modules);
   return file.take();

@@ -22,6 +22,7 @@ ExecRequest full_request() {
           .mounts = {{"rw0", "/with a space", ExecAccess::read_write}, {"ro0", "/usr", ExecAccess::read_only}},
           .network = ExecNetwork{"10.0.2.15", 24, "10.0.2.2", "10.0.2.3"},
           .hostname = "guest",
+          .clock = 1'234'567'890'123'456'789,
           .random_seed = std::string(32, 's'),
           .modules = {"virtio_pci.ko", "fuse.ko"}};
 }

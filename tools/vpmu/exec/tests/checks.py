@@ -11,6 +11,8 @@ import fetched
 ROOT = pathlib.Path(__file__).resolve().parents[4]
 PROGRAM = pathlib.Path(os.environ.get("VPMU_PROGRAM", ROOT / "build/dev/tools/vpmu/vpmu"))
 LIMIT_SECONDS = 300
+# What --verbose says of a guest of the cache.
+WENT_ON = b"vpmu: the guest has booted already: "
 
 
 class Wrong(Exception):
