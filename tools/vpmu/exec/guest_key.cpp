@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <iterator>
+#include <vector>
 
 #include "files/input_file.hpp"
 #include "kvm/system.hpp"
@@ -21,6 +22,19 @@ constexpr std::uint32_t leaves_of_topology[] = {0xB, 0x1F, 0x8000'001E};
 std::uint64_t sum_of(std::span<const std::byte> bytes) {
   Checksum sum;
   sum.add(bytes);
+  return sum.value();
+}
+
+/// In pieces, which stay in the cache: the program may have a hundred times the memory that this command needs.
+Result<std::uint64_t> sum_of_program() {
+  constexpr std::size_t piece = std::size_t{256} << 10U;
+  VMM_ASSIGN(auto file, InputFile::open("/proc/self/exe", {.what = "this program", .advice = "mount /proc"}));
+  std::vector<std::byte> bytes(piece);
+  Checksum sum;
+  for (std::size_t got = piece; got == piece;) {
+    VMM_ASSIGN(got, file.read(bytes));
+    sum.add(std::span{bytes}.first(got));
+  }
   return sum.value();
 }
 
@@ -49,9 +63,7 @@ Result<std::uint64_t> sum_of_features(const MachineConfig& machine) {
 
 Result<std::string> guest_key(const MachineConfig& machine, std::span<const std::byte> kernel,
                               const std::string& kernel_version, const std::string& devices) {
-  constexpr std::uint64_t max_program_bytes = 1ULL << 30U;
-  VMM_ASSIGN(const auto program,
-             read_whole_file("/proc/self/exe", {.what = "this program", .advice = "mount /proc"}, max_program_bytes));
+  VMM_ASSIGN(const std::uint64_t program, sum_of_program());
   VMM_ASSIGN(const std::uint64_t host_features, sum_of_features(machine));
   // All members, so that a new one cannot be forgotten. Left out: paths, and what a guest of
   // `vpmu exec` does not have.
@@ -62,11 +74,11 @@ Result<std::string> guest_key(const MachineConfig& machine, std::span<const std:
   const auto& [skid_events, load_tag_interval] = pmu_policies;
   const Schedule turns = schedule.value_or(Schedule{});
   const std::string all =
-      fmt::format("{:x} {:x} {:x} {:x}\n{}\n{} {} {} {} {}\n{} {} {} {} {}\n{} {} {} {}\n{} {} {} {}\n{}\n",
-                  sum_of(program), sum_of(kernel), sum_of(*initrd_content), host_features, command_line,
-                  memory_bytes, cpus, threads_per_core, model, bare_metal, source, was_open, compiling.after,
-                  static_cast<int>(time), changes.text(), static_cast<int>(accel), static_cast<int>(unknown_msr),
-                  static_cast<int>(pmu_time), skid_events, load_tag_interval, epoch, turns.turn, turns.seed, devices);
+      fmt::format("{:x} {:x} {:x} {:x}\n{}\n{} {} {} {} {}\n{} {} {} {} {}\n{} {} {} {}\n{} {} {} {}\n{}\n", program,
+                  sum_of(kernel), sum_of(*initrd_content), host_features, command_line, memory_bytes, cpus,
+                  threads_per_core, model, bare_metal, source, was_open, compiling.after, static_cast<int>(time),
+                  changes.text(), static_cast<int>(accel), static_cast<int>(unknown_msr), static_cast<int>(pmu_time),
+                  skid_events, load_tag_interval, epoch, turns.turn, turns.seed, devices);
   return fmt::format("{}-{}-{:016x}", model, kernel_version, sum_of(std::as_bytes(std::span{all})));
 }
 

@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include <fmt/format.h>
+
+#include "support/assert.hpp"
 
 namespace vmm {
 namespace {
@@ -101,6 +104,22 @@ bool GuestMemory::write(vpmu::GuestPhysical at, std::span<const std::byte> in) c
   }
   std::memcpy(target.data(), in.data(), in.size());
   return true;
+}
+
+Result<void> GuestMemory::fill(vpmu::GuestPhysical at, std::span<const std::byte> in) const {
+  const auto target = bytes_at(at, in.size());
+  VMM_ASSERT(target.size() == in.size());
+  if (!file_.valid()) {
+    std::memcpy(target.data(), in.data(), in.size());
+    return {};
+  }
+  for (std::size_t done = 0; done < in.size();) {
+    const auto put = ::pwrite(file_.get(), in.data() + done, in.size() - done, target.data() + done - base_);
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) return host_error("cannot fill the guest's memory", errno, "give a smaller --memory");
+    done += static_cast<std::size_t>(put);
+  }
+  return {};
 }
 
 }  // namespace vmm

@@ -54,6 +54,10 @@ class GuestMemory {
   /// Copies into guest RAM; false, and nothing written, when not all of it is RAM of one range.
   [[nodiscard]] bool write(vpmu::GuestPhysical at, std::span<const std::byte> in) const;
 
+  /// Copies into RAM of one range that is still untouched; without a fault for each page, if it is shared. Fails with
+  /// kind host if the host has no memory for it.
+  [[nodiscard]] Result<void> fill(vpmu::GuestPhysical at, std::span<const std::byte> in) const;
+
   /// One aligned word, read whole. Empty when misaligned or not RAM.
   template <class Word>
   [[nodiscard]] std::optional<Word> load(vpmu::GuestPhysical at) const {

@@ -110,7 +110,7 @@ PageSet used_pages(const GuestMemory& memory) {
   return pages;
 }
 
-/// Calls `visit` with the bytes of each run of pages, in order, up to its first failure.
+/// Calls `visit` with the address and the bytes of each run of pages, in order, up to its first failure.
 template <class Visit>
 Result<void> for_each_run(const GuestMemory& memory, const PageSet& pages, const Visit& visit) {
   std::uint64_t page = 0;
@@ -120,9 +120,9 @@ Result<void> for_each_run(const GuestMemory& memory, const PageSet& pages, const
     while (page < end) {
       const std::uint64_t from = page;
       while (page < end && page - from < max_run_pages && pages.has(page)) ++page;
+      const vpmu::GuestPhysical at = range.first + (from - first) * vpmu::page_size;
       if (page != from)
-        VMM_TRY(
-            visit(memory.bytes_at(range.first + (from - first) * vpmu::page_size, (page - from) * vpmu::page_size)));
+        VMM_TRY(visit(at, memory.bytes_at(at, (page - from) * vpmu::page_size)));
       else
         ++page;
     }
@@ -151,7 +151,8 @@ Result<void> write_snapshot(WholeFile whole, const MachineImage& image, const Gu
   const PageSet pages = used_pages(memory);
   VMM_TRY(file.put("pages", pages.bits()));
   VMM_TRY(file.begin("memory", pages.count() * vpmu::page_size));
-  VMM_TRY(for_each_run(memory, pages, [&file](std::span<const std::byte> run) { return file.add(run); }));
+  VMM_TRY(for_each_run(memory, pages,
+                       [&file](vpmu::GuestPhysical /*at*/, std::span<const std::byte> run) { return file.add(run); }));
   VMM_TRY(file.end());
   return file.finish();
 }
@@ -183,7 +184,12 @@ Result<void> SnapshotReader::read_memory(const GuestMemory& memory) {
   if (size != pages.count() * vpmu::page_size)
     return file_.refused("memory",
                          fmt::format("it has {} bytes, which are not those of {} pages", size, pages.count()));
-  VMM_TRY(for_each_run(memory, pages, [this](std::span<std::byte> run) { return file_.read(run); }));
+  Bytes copy(max_run_pages * vpmu::page_size);
+  VMM_TRY(for_each_run(memory, pages, [&](vpmu::GuestPhysical at, std::span<std::byte> run) -> Result<void> {
+    const auto bytes = std::span{copy}.first(run.size());
+    VMM_TRY(file_.read(bytes));
+    return memory.fill(at, bytes);
+  }));
   VMM_TRY(file_.end());
   return file_.finish();
 }
