@@ -16,7 +16,7 @@
 namespace vmm::tool {
 namespace {
 
-// SDM 2A, CPUID: extended topology, and its second version. AMD's APM 3, appendix E: extended APIC ID.
+// Extended topology, and its second version: SDM 2A table 3-8. Extended APIC ID: AMD's APM 3, appendix E.3.
 constexpr std::uint32_t leaves_of_topology[] = {0xB, 0x1F, 0x8000'001E};
 
 std::uint64_t sum_of(std::span<const std::byte> bytes) {
