@@ -262,9 +262,9 @@ void ExecRun::keep(Machine& machine, std::optional<WholeFile>& file, Confinement
 
 Result<int> ExecRun::run_guest() {
   const ExecArguments& arguments = *arguments_;
+  const bool on_kvm = arguments.machine.accel == Accel::kvm, goes_on = !arguments.machine.restore.empty();
   // Its kernel has read the time when it booted, and a machine without KVM takes that along.
-  if (arguments.machine.accel == Accel::kvm && !arguments.machine.restore.empty())
-    preparation_.request.clock = nanoseconds_since_1970();
+  preparation_.request.clock = on_kvm && goes_on ? std::optional{nanoseconds_since_1970()} : std::nullopt;
   VMM_ASSIGN(std::string request, write_request(preparation_.request));
   request.push_back('\0');
   VMM_ASSIGN(auto devices, GuestDevices::start(preparation_.devices));
@@ -293,6 +293,8 @@ Result<int> ExecRun::run_guest() {
                              .when_input_ends = [&devices](auto told) { devices.when_input_ends(std::move(told)); },
                              .when_ready = [&devices](auto told) { devices.when_ready(std::move(told)); },
                              .timeout = std::chrono::duration<double>{arguments.timeout}};
+  bool is_made = false;
+  session.when_made = [&is_made] { is_made = true; };
   std::optional<WholeFile> booted;
   if (cache_ && arguments.machine.restore.empty()) {
     if (auto file = cache_->add(key_)) {
@@ -306,9 +308,8 @@ Result<int> ExecRun::run_guest() {
                                           {.socket = no_socket, .statistics = statistics, .snapshot = booted}, log));
   const auto ended = run_exec_session(arguments.machine, std::move(session), log);
   log.tell_held_back();
-  // KVM may also refuse what it has saved itself: after an upgrade, or with another TSC.
-  is_unusable_ = !arguments.machine.restore.empty() && !ended &&
-                 (ended.error().kind == ErrorKind::usage || arguments.machine.accel == Accel::kvm);
+  // KVM may also refuse what it has saved itself: after an upgrade, or with another TSC. No command runs twice.
+  is_unusable_ = goes_on && !is_made && !ended && (ended.error().kind == ErrorKind::usage || on_kvm);
   VMM_ASSIGN(const ExecEnd end, ended);
   std::vector<Error> failures;
   if (statistics)

@@ -66,9 +66,8 @@ struct ExecRequest {
   std::vector<ExecMount> mounts;       ///< In this order.
   std::optional<ExecNetwork> network;  ///< Of the interface eth0; without it, there is only the loopback.
   std::string hostname;                ///< Empty: the kernel's.
-  std::optional<std::uint64_t>
-      clock;                ///< Nanoseconds since 1970, UTC, that the guest's clock is set to. Empty: its own.
-  std::string random_seed;  ///< Seeds the kernel's random numbers: 32 bytes or more. Empty: its own.
+  std::optional<std::uint64_t> clock;  ///< To set the time of day: nanoseconds since 1970, UTC. Empty: its own.
+  std::string random_seed;             ///< Seeds the kernel's random numbers: 32 bytes or more. Empty: its own.
   /// Files of `exec_module_directory` that are loaded now, in this order: after those of `exec_module_list`.
   std::vector<std::string> modules;
   bool operator==(const ExecRequest&) const = default;

@@ -42,6 +42,7 @@ class ExecSession {
                                           .perf_hosts = options_.confinement.perf_hosts,
                                           .make_devices = options_.make_devices},
                                          log));
+    if (options_.when_made) options_.when_made();
     watch_signals();
     const RawTerminal terminal{options_.terminal};
     channel_.assign(options_.channel.release());

@@ -22,6 +22,8 @@ struct ExecSessionOptions {
   std::function<WrittenLine()> passed_on{};
   /// Is given the function to call at the end of the command's input.
   std::function<void(std::function<void(std::uint64_t bytes)>)> when_input_ends{};
+  /// Called once the machine is made, or restored: no failure before that can have run any of its code. May be empty.
+  std::function<void()> when_made{};
   /// Is given the function to call, on a vCPU's thread, once the guest has booted and asks for its request.
   std::function<void(std::function<void()>)> when_ready{};
   /// Called then, on the session's thread; all vCPUs wait until it has saved the machine. May be empty.

@@ -89,6 +89,8 @@ INSTANTIATE_TEST_SUITE_P(
         {"LargeNumber", file_of({command, "group=4294967296"}), "exec request: group cannot be read"},
         {"NumberAndMore", file_of({command, "groups=1 2"}), "exec request: groups cannot be read"},
         {"LargeMask", file_of({command, "umask=512"}), "exec request: umask is out of range"},
+        {"LateClock", file_of({command, "clock=9223372036854775808"}), "exec request: clock is too late"},
+        {"HugeClock", file_of({command, "clock=18446744073709551616"}), "exec request: clock cannot be read"},
         {"HalfATerminal", file_of({command, "terminal=24"}), "exec request: terminal cannot be read"},
         {"WideTerminal", file_of({command, "terminal=24 65536"}), "exec request: terminal is too large"},
         {"RelativeDirectory", file_of({command, "directory=tmp"}), "exec request: directory is no absolute path"},
