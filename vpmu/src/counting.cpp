@@ -176,8 +176,19 @@ bool Pmu::is_countable(CounterId c) const {
   return counts != Counts::unmodelled;
 }
 
+// INV with a CMASK that no cycle's count can reach holds in every cycle: the form counts cycles, whoever tells the
+// event. The documented form is CMASK = 10 (SDM 3B table 18-56, note 2), Linux uses 16 (rule P18).
+bool Pmu::counts_every_cycle(CounterId c) const {
+  constexpr unsigned every_cycle_cmask = 10;
+  if (!c.is_gp()) return false;
+  const EventSpec& s = spec_[c.number()];
+  const Counts counts = class_of(c).counts;
+  return s.inv && s.cmask >= every_cycle_cmask && !s.edge && is_countable(c) && !needs_pipeline(counts);
+}
+
 // What a pipeline tells comes by settle() alone: a retirement is no cycle of it, not even of its INV forms.
 std::uint64_t Pmu::increment_of(CounterId c, const Retirement& r, bool tagged) {
+  if (counts_every_cycle(c)) return r.cycles;
   if (!is_countable(c) || is_in_totals(class_of(c).counts, r)) return 0;
   std::uint64_t n = occurrences(c, r, tagged);
   if (!c.is_gp()) return n;

@@ -7,15 +7,8 @@
 #include "vpmu/registers.hpp"
 
 namespace vpmu {
-namespace {
 
 namespace fix = reg::fixed_ctr_ctrl;
-
-// INV with a CMASK that no cycle's count can reach holds in every cycle: the form counts cycles. The documented form is
-// CMASK = 10 (SDM 3B table 18-56, note 2), Linux uses 16 (rule P18).
-constexpr unsigned every_cycle_cmask = 10;
-
-}  // namespace
 
 // A record without memory fields of its own shows the last tagged load (rule L6), which the PMU knows only if it is
 // given every load.
@@ -42,8 +35,7 @@ CountPlan Pmu::plan() const {
       e.spec = spec_[c.number()];
       e.per_cycle = CycleCondition::is_asked(e.spec);
       e.cycle = cycle_condition(c);
-      const bool is_of_instructions = e.counts != Counts::unmodelled && !needs_pipeline(e.counts);
-      if (e.spec.inv && e.spec.cmask >= every_cycle_cmask && !e.spec.edge && is_of_instructions) {
+      if (counts_every_cycle(c)) {
         e.counts = Counts::cycles;
         e.per_cycle = false;
       }

@@ -267,6 +267,23 @@ TEST(PipelineEvents, ARecordOfRetiredMicroOpsIsOfAnInstruction) {
   }
 }
 
+// Rule P18: the form of UOPS_RETIRED by which Linux samples cycles gets those of each instruction, too, as the plan
+// tells sources that it counts cycles.
+TEST(PipelineEvents, TheFormThatCountsEveryCycleGetsThoseOfARetirement) {
+  for (const bool has_pipeline : {false, true}) {
+    PebsSession s{PmuConfig{.generation = Generation::haswell}};
+    s.start_pebs(0, {.event = 0xC2, .umask = 0x01, .cmask = 16, .inv = true}, 1000);
+    EXPECT_EQ(s.pmu.plan().entries[0].counts, Counts::cycles);
+    Retirement r = s.plain(1);
+    r.has_pipeline = has_pipeline;
+    for (const std::uint8_t cycles : std::initializer_list<std::uint8_t>{1, 0, 7}) {
+      r.cycles = cycles;
+      s.retire(r);
+    }
+    EXPECT_EQ(s.pmc(0), minus(1000) + 8) << has_pipeline;
+  }
+}
+
 // Each kind that only a pipeline tells has a quantity, and nothing that a retirement could add.
 TEST(PipelineEvents, HaveAQuantityEach) {
   unsigned told = 0;

@@ -178,6 +178,7 @@ class Pmu {
   void set_counter(CounterId c, std::uint64_t value);
   [[nodiscard]] std::uint64_t occurrences(CounterId c, const Retirement& r, bool tagged) const;
   [[nodiscard]] bool is_countable(CounterId c) const;
+  [[nodiscard]] bool counts_every_cycle(CounterId c) const;
   [[nodiscard]] std::uint64_t increment_of(CounterId c, const Retirement& r, bool tagged);
   [[nodiscard]] std::uint64_t triggering(CounterId c, const Retirement& r, std::uint64_t counted) const;
   void pass_cycles(CounterId c, std::uint64_t cycles);
