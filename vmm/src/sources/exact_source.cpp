@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "support/x86.hpp"
 #include "vcpu/engine_state.hpp"
@@ -194,18 +195,39 @@ Result<std::optional<RunEnd>> ExactSource::interpret(VcpuBackend& backend) {
 RunEnd ExactSource::run_engine() {
   RunEnd end;
   const Quantum most = quantum();
-  const std::uint64_t unseen = progress_.unseen(vcpu_.cpl() != 0, most.instructions, model_.max_cycles());
-  if (unseen != 0) {
+  if (unseen(most.instructions) != 0) {
     const bool keeps_branches = progress_.plan().branches_wanted;
     const auto now = [this] { return model_->cycles(vcpu_.engine().observed()); };
     if (keeps_branches) model_->keep_branches(vcpu_.cpl(), most.filter, now());
-    const bool in_bulk = run_blocks(unseen);
+    const bool in_bulk = run_unseen(most.instructions);
     if (keeps_branches) end.passed = model_->kept_branches(now());
     if (in_bulk) return end;
   }
   run_one(end, most.instructions);
   note(end);
   return end;
+}
+
+/// How many instructions, at most so many, need not be observed. Before a counter of cycles overflows they run one by
+/// one: then the time of all that has begun is known, and only the next one's is not.
+std::uint64_t ExactSource::unseen(std::uint64_t most) const {
+  const bool is_user = vcpu_.cpl() != 0;
+  const MaxCycles in_many = model_.max_cycles();
+  const std::uint64_t many = progress_.unseen(is_user, most, in_many);
+  return many != 0 ? many : progress_.unseen(is_user, std::min<std::uint64_t>(most, 1), {.of_each = in_many.of_each});
+}
+
+/// Runs at most so many, as long as none must be observed. False: none has run, and the next one must be.
+bool ExactSource::run_unseen(std::uint64_t most) {
+  const auto passed = [this] { return vcpu_.engine().passed().instructions; };
+  const std::uint64_t first = passed(), end = first + most;
+  std::uint64_t at = first;
+  while (const std::uint64_t next = unseen(end - at)) {
+    if (!run_blocks(next)) break;
+    const std::uint64_t before = std::exchange(at, passed());
+    if (at != before + next || turns_.phase() != Turns::Phase::engine) return true;
+  }
+  return at != first;
 }
 
 // An interrupt shadow and RFLAGS.RF last for one instruction.
