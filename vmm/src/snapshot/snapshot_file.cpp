@@ -185,11 +185,12 @@ Result<void> SnapshotReader::read_memory(const GuestMemory& memory) {
     return file_.refused("memory",
                          fmt::format("it has {} bytes, which are not those of {} pages", size, pages.count()));
   Bytes copy(max_run_pages * vpmu::page_size);
-  VMM_TRY(for_each_run(memory, pages, [&](vpmu::GuestPhysical at, std::span<std::byte> run) -> Result<void> {
+  const auto fill = [&](vpmu::GuestPhysical at, std::span<std::byte> run) -> Result<void> {
     const auto bytes = std::span{copy}.first(run.size());
     VMM_TRY(file_.read(bytes));
     return memory.fill(at, bytes);
-  }));
+  };
+  VMM_TRY(for_each_run(memory, pages, fill));
   VMM_TRY(file_.end());
   return file_.finish();
 }
