@@ -112,17 +112,20 @@ std::uint64_t Engine::observed_before() {
 }
 
 void Engine::resume(const CpuState& state, const std::optional<TlbFlush>& flush) {
-  if (flush) lose(*flush, state.paging.cr3);
+  if (flush) {
+    if (core_.tap != nullptr) core_.tap->observer->flushed(*flush);
+    lose({.flush = *flush, .cr3 = state.paging.cr3, .cr4 = core_.paging.cr4});
+  }
   if (const auto lost = flush_before(state)) forget(*lost, state.paging);
   if (((core_.paging.cr0 ^ state.paging.cr0) & x86::cr0::WP::mask) != 0) forget_writes(&core_);
   set_state(state);
 }
 
-void Engine::lose(const TlbFlush& flush, std::uint64_t cr3) {
+void Engine::lose(const LostByInstruction& lost) {
   PagingState next = core_.paging;
-  next.cr3 = cr3;
-  forget(flush, next);
-  if (core_.tap != nullptr) core_.tap->observer->flushed(flush);
+  next.cr3 = lost.cr3;
+  next.cr4 = lost.cr4;
+  forget(lost.flush, next);
   core_.paging = next;
   core_.block = nullptr;
 }

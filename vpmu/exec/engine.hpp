@@ -34,6 +34,13 @@ struct Passed {
   std::int64_t more_loads{}, more_stores{};
 };
 
+/// What the TLBs have lost by an instruction that somebody else has run, after which control registers have these
+/// values.
+struct LostByInstruction {
+  TlbFlush flush;
+  std::uint64_t cr3{}, cr4{};
+};
+
 /// Runs the guest's instructions one by one, exactly: for one vCPU, on one thread. It leaves unknown instructions and
 /// all faults to its owner: it stops before the instruction, with nothing changed.
 class Engine {
@@ -53,9 +60,8 @@ class Engine {
   /// and unless control registers changed also translations and blocks. `flush`: what the TLBs have lost by that
   /// instruction, which was INVLPG, MOV to CR3 or their like: those are forgotten, and no more.
   void resume(const CpuState& state, const std::optional<TlbFlush>& flush = {});
-  /// The TLBs have lost this by an instruction that the owner has run, after which CR3 is this. For several; then
-  /// resume().
-  void lose(const TlbFlush& flush, std::uint64_t cr3);
+  /// The same of several, one after the other; then resume(). Who told the owner tells observers, too.
+  void lose(const LostByInstruction& lost);
   /// The page at this linear address, if no code runs from it, is looked up anew at its next access.
   void forget_page(std::uint64_t at);
   [[nodiscard]] CpuState state() const;

@@ -36,10 +36,11 @@ void SoftEngine::to_follower(Tell tell) {
 }
 
 void SoftEngine::translations_changed(const vpmu::TlbFlush& lost) {
-  const std::uint64_t cr3 = core_->state.sregs.cr3;
-  lost_.add(lost, cr3);
+  const auto& sregs = core_->state.sregs;
+  const vpmu::exec::LostByInstruction one{.flush = lost, .cr3 = sregs.cr3, .cr4 = sregs.cr4};
+  lost_.add(one);
   stale_ = true;
-  to_follower([&](MemoryFollower& follower) { follower.lost(lost, cr3); });
+  to_follower([&one](MemoryFollower& follower) { follower.lost(one); });
 }
 
 void SoftEngine::written_unseen() {

@@ -13,35 +13,53 @@ EngineVcpu::~EngineVcpu() {
 
 // A back end that says what has become of memory meanwhile spares this one to look at all code again. Others may have
 // made code of pages that this engine has written to before.
+void EngineVcpu::follow(VcpuBackend& backend, const vpmu::exec::CpuState& state) {
+  if (follows_) backend_->tell(nullptr);
+  backend_ = &backend;
+  follows_ = backend.tell(this);
+  engine_.watch(backend.kick_flag());
+  engine_.load(state);
+  lost_.clear();
+}
+
 void EngineVcpu::take(VcpuBackend& backend, const kvm_regs& regs, const kvm_sregs& sregs) {
-  const bool is_new = backend_ != &backend;
-  if (is_new) {
-    if (follows_) backend_->tell(nullptr);
-    backend_ = &backend;
-    follows_ = backend.tell(this);
-  }
   regs_ = regs;
   sregs_ = sregs;
   shadow_ = 0;
   const vpmu::exec::CpuState state = engine_state(regs_, sregs_, backend.paging_limits());
-  if (is_new || !follows_) {
-    engine_.watch(backend.kick_flag());
+  if (backend_ != &backend) {
+    follow(backend, state);
+  } else if (!follows_) {
     engine_.load(state);
   } else {
     engine_.tell_of_writes_anew();
     lost_.take_from(engine_);
     engine_.resume(state);
   }
-  lost_.clear();
   taken_passed_ = engine_.passed();
   taken_ticks_ = taken_passed_.instructions;
 }
 
-void EngineVcpu::catch_up(const vpmu::exec::CpuState& state, vpmu::Observer& model) {
-  lost_.tell(model);
+void EngineVcpu::catch_up(const vpmu::exec::CpuState& state) {
   lost_.take_from(engine_);
-  if (const auto flush = engine_.flush_before(state)) model.flushed(*flush);
+  if (const auto flush = engine_.flush_before(state)) tell_unless_observed(*flush);
   engine_.resume(state);
+}
+
+void EngineVcpu::observe(vpmu::Observer* observer) {
+  lost_.take_from(engine_);  // it tells the observer which PCID is in use
+  engine_.observe(observer);
+  observer_ = observer;
+}
+
+void EngineVcpu::lost(const vpmu::exec::LostByInstruction& lost) {
+  lost_.add(lost);
+  if (model_ != nullptr) model_->flushed(lost.flush);
+}
+
+/// An observer is told by the engine.
+void EngineVcpu::tell_unless_observed(const vpmu::TlbFlush& flush) {
+  if (model_ != nullptr && observer_ == nullptr) model_->flushed(flush);
 }
 
 Result<void> EngineVcpu::give_back() {
@@ -51,6 +69,7 @@ Result<void> EngineVcpu::give_back() {
 }
 
 void EngineVcpu::resume(const std::optional<vpmu::TlbFlush>& flush) {
+  if (flush) tell_unless_observed(*flush);
   engine_.resume(engine_state(regs_, sregs_, backend_->paging_limits()), flush);
   // Those instructions serialize: behind them, code is as others, who run natively, have written it. SDM 3A 8.1.3, 8.3.
   if (flush && !backend_->runs_alone()) engine_.written_unseen();

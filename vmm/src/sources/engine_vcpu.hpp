@@ -29,17 +29,26 @@ class EngineVcpu final : private vpmu::exec::NoPlatform, private MemoryFollower 
   EngineVcpu& operator=(EngineVcpu&&) = delete;
   ~EngineVcpu() override;
 
+  /// It is going to take the vCPU of this back end, which must outlive it and has this state.
+  void follow(VcpuBackend& backend, const vpmu::exec::CpuState& state);
+  /// Whether that tells what becomes of memory and translations while it has the vCPU itself.
+  [[nodiscard]] bool follows() const { return follows_; }
   /// Takes the vCPU of this back end, which has these registers, and no interrupt shadow. The back end must outlive it.
   void take(VcpuBackend& backend, const kvm_regs& regs, const kvm_sregs& sregs);
-  /// Between give_back() and take(): forgets what the TLBs have lost since, if this is the state now, and tells
-  /// `model`.
-  void catch_up(const vpmu::exec::CpuState& state, vpmu::Observer& model);
+  /// Between give_back() and take(): forgets what the TLBs have lost since, if this is the state now.
+  void catch_up(const vpmu::exec::CpuState& state);
   /// Gives it back: first what the engine has written to the dirty-page log, then the vector registers.
   void log_written() { ram_.close(); }
   Result<void> give_back();
 
   [[nodiscard]] vpmu::exec::Engine& engine() { return engine_; }
   [[nodiscard]] const vpmu::exec::Engine& engine() const { return engine_; }
+
+  /// Engine::observe().
+  void observe(vpmu::Observer* observer);
+  /// From here on `model` is told at once what the TLBs lose, whether it observes or not: it may share what it knows of
+  /// the page tables with another thread's.
+  void tell_lost(vpmu::Observer& model) { model_ = &model; }
 
   /// What SWAPGS does: gives the base of GS another value. False: it is left to the owner.
   using SwapGs = std::function<bool(VcpuBackend&, __u64& base)>;
@@ -80,6 +89,7 @@ class EngineVcpu final : private vpmu::exec::NoPlatform, private MemoryFollower 
   [[nodiscard]] std::uint64_t vectors_read() const { return vectors_read_; }
 
  private:
+  void tell_unless_observed(const vpmu::TlbFlush& flush);
   vpmu::exec::Answer rdtsc(std::uint64_t& value) override;
   vpmu::exec::Answer rdtscp(std::uint64_t& value, std::uint64_t& aux) override;
   bool has(vpmu::exec::CpuFeature feature) override { return backend_->has(feature); }
@@ -89,7 +99,7 @@ class EngineVcpu final : private vpmu::exec::NoPlatform, private MemoryFollower 
   vpmu::exec::VectorState* vectors() override;
   void written(vpmu::GuestPhysical page) override { engine_.written(page); }
   void written_unseen() override { engine_.written_unseen(); }
-  void lost(const vpmu::TlbFlush& flush, std::uint64_t cr3) override { lost_.add(flush, cr3); }
+  void lost(const vpmu::exec::LostByInstruction& lost) override;
 
   EngineRam ram_;
   MappedHostCode host_code_;
@@ -101,6 +111,8 @@ class EngineVcpu final : private vpmu::exec::NoPlatform, private MemoryFollower 
   VcpuBackend* backend_{};  ///< That it was last taken from.
   bool follows_{};          ///< That tells what happens to memory.
   LostTranslations lost_;   ///< Since it was given back.
+  vpmu::Observer* observer_{};
+  vpmu::Observer* model_{};  ///< Null: there is none.
   kvm_regs regs_{};
   kvm_sregs sregs_{};
   std::optional<vpmu::exec::VectorState> vectors_;  ///< Once needed.

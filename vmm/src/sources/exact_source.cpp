@@ -34,10 +34,11 @@ Result<void> ExactSource::program(const vpmu::CountPlan& plan) {
     if (!looks_as_saved_) (void)model_.take_cycles(0, vcpu_.engine().observed());
   }
   vpmu::uarch::ProcessorModel* const model = model_.choose(plan);
+  if (model_.is_made()) vcpu_.tell_lost(*model_);
   // A plan without counters is a pause: the translations will be needed again. The engine may go on meanwhile, and the
   // model does not see its accesses, as it sees none that KVM runs.
   if (is_counted(plan)) {
-    vcpu_.engine().observe(model);
+    vcpu_.observe(model);
     if (!progress_.is_counting() && !std::exchange(looks_as_saved_, false)) first_look_ = vcpu_.engine().observed();
   }
   if (plan.size != 0) vcpu_.engine().count_classes(PlanProgress::wants_classes(plan));
@@ -409,7 +410,7 @@ Result<RunEnd> ExactSource::hand_over(VcpuBackend& backend, std::optional<std::c
 void ExactSource::note_left() {
   const Instruction* const i = code_.at(vcpu_.ip(), vcpu_.sregs());
   ++statistics_.left[i != nullptr ? i->mnemonic : "invalid"];
-  if (i != nullptr) model_.leave(*i, vcpu_.sregs());
+  if (i != nullptr) model_.leave(*i, vcpu_.sregs(), vcpu_.follows());
 }
 
 void ExactSource::note(RunEnd& end) {
@@ -418,7 +419,8 @@ void ExactSource::note(RunEnd& end) {
   progress_.observe(end.retired->what);
 }
 
-// An engine that continues from the image knows only the current page tables, so a pending TLB flush is done here.
+// An engine that continues from the image knows only the current page tables, so the engine forgets now what the TLBs
+// have lost. The model has been told when they lost it.
 Result<Bytes> ExactSource::save(VcpuBackend& backend) {
   VMM_ASSIGN(const Bytes clocks, steps_.save(backend));
   if (!model_.is_made() && clocks.empty()) return Bytes{};
@@ -427,7 +429,7 @@ Result<Bytes> ExactSource::save(VcpuBackend& backend) {
   if (!model_.is_made()) return out.take();
   VMM_ASSIGN(const kvm_regs regs, backend.regs());
   VMM_ASSIGN(const kvm_sregs sregs, backend.sregs());
-  vcpu_.catch_up(engine_state(regs, sregs, backend.paging_limits()), *model_);
+  vcpu_.catch_up(engine_state(regs, sregs, backend.paging_limits()));
   out.put(progress_.is_counting() ? until_look(max_between_looks) : 0);
   model_.save(out, vcpu_.engine().observed());
   return out.take();
@@ -440,11 +442,13 @@ Result<bool> ExactSource::restore(VcpuBackend& backend, std::span<const std::byt
   if (!are_clocks || in.done()) return are_clocks;
   VMM_ASSIGN(const kvm_regs regs, backend.regs());
   VMM_ASSIGN(const kvm_sregs sregs, backend.sregs());
-  vcpu_.engine().load(engine_state(regs, sregs, backend.paging_limits()));
+  vcpu_.follow(backend, engine_state(regs, sregs, backend.paging_limits()));
   const auto until_look = in.get<std::uint64_t>();
   first_look_ = vcpu_.engine().observed() + until_look;
   looks_as_saved_ = until_look != 0;
-  return model_.restore(in, vcpu_.engine().observed());
+  const bool fits = model_.restore(in, vcpu_.engine().observed());
+  vcpu_.tell_lost(*model_);
+  return fits;
 }
 
 void ExactSource::visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const {

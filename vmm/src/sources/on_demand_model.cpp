@@ -90,9 +90,9 @@ void OnDemandModel::log(const vpmu::Retirement& r) const {
   if (r.has_store) log_({.ip = r.ip.value(), .store = true, .access = r.store});
 }
 
-void OnDemandModel::leave(const Instruction& instruction, const kvm_sregs& sregs) {
+void OnDemandModel::leave(const Instruction& instruction, const kvm_sregs& sregs, bool tells_lost) {
   if (model_ == nullptr || !instruction.system) return;
-  if (changes_translations(*instruction.system))
+  if (!tells_lost && changes_translations(*instruction.system))
     model_->flushed({.of = vpmu::TlbFlush::Of::everything, .pcid = x86::pcid_of(sregs.cr3, sregs.cr4)});
   if (instruction.is(SystemOp::wbinvd) && cpl_of(sregs) == 0) model_->caches_flushed();
 }

@@ -56,8 +56,8 @@ class OnDemandModel {
   void begin_instruction();
   /// That instruction has retired: sets what the model knows of it. `armed`: a record may show it, and it is logged.
   void complete(vpmu::Retirement& retirement, bool armed);
-  /// Somebody else runs this instruction.
-  void leave(const Instruction& instruction, const kvm_sregs& sregs);
+  /// Somebody else runs this instruction, and tells what the TLBs lose by it, or does not.
+  void leave(const Instruction& instruction, const kvm_sregs& sregs, bool tells_lost);
 
   /// Its state; `now` as observers get it. restore() makes it; false: the bytes are not of this model.
   void save(ByteWriter& out, std::uint64_t now);

@@ -175,7 +175,7 @@ Result<SystemInPlace::Outcome> SystemInPlace::run(VcpuBackend& backend, const In
   VMM_TRY(store(backend, regs, sregs));
   if (!changes_translations(*system)) return Outcome::done;
   dropped_ = flush_by(state_, *system, operand);
-  lost_.add(dropped_, state_.sregs.cr3);
+  lost_.add({.flush = dropped_, .cr3 = state_.sregs.cr3, .cr4 = state_.sregs.cr4});
   return Outcome::done_and_dropped;
 }
 

@@ -120,8 +120,7 @@ class MemoryFollower {
   virtual void written(vpmu::GuestPhysical page) = 0;
   /// A device may have written to RAM, and does not say where.
   virtual void written_unseen() = 0;
-  /// The vCPU's TLBs have lost this by an instruction, after which CR3 is this.
-  virtual void lost(const vpmu::TlbFlush& flush, std::uint64_t cr3) = 0;
+  virtual void lost(const vpmu::exec::LostByInstruction& lost) = 0;
 
  protected:
   MemoryFollower() = default;

@@ -267,7 +267,7 @@ class CountingFollower final : public MemoryFollower {
  public:
   void written(vpmu::GuestPhysical /*page*/) override { ++told; }
   void written_unseen() override { ++told; }
-  void lost(const vpmu::TlbFlush& /*flush*/, std::uint64_t /*cr3*/) override { ++told; }
+  void lost(const vpmu::exec::LostByInstruction& /*lost*/) override { ++told; }
   unsigned told{};
 };
 
