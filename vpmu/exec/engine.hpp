@@ -60,7 +60,8 @@ class Engine {
   /// and unless control registers changed also translations and blocks. `flush`: what the TLBs have lost by that
   /// instruction, which was INVLPG, MOV to CR3 or their like: those are forgotten, and no more.
   void resume(const CpuState& state, const std::optional<TlbFlush>& flush = {});
-  /// The same of several, one after the other; then resume(). Who told the owner tells observers, too.
+  /// The engine forgets this, too; after several of them call resume(). The observer is not told: whoever ran the
+  /// instruction may have told it when that ran.
   void lose(const LostByInstruction& lost);
   /// The page at this linear address, if no code runs from it, is looked up anew at its next access.
   void forget_page(std::uint64_t at);

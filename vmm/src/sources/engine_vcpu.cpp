@@ -11,8 +11,6 @@ EngineVcpu::~EngineVcpu() {
   if (follows_) backend_->tell(nullptr);
 }
 
-// A back end that says what has become of memory meanwhile spares this one to look at all code again. Others may have
-// made code of pages that this engine has written to before.
 void EngineVcpu::follow(VcpuBackend& backend, const vpmu::exec::CpuState& state) {
   if (follows_) backend_->tell(nullptr);
   backend_ = &backend;
@@ -22,6 +20,8 @@ void EngineVcpu::follow(VcpuBackend& backend, const vpmu::exec::CpuState& state)
   lost_.clear();
 }
 
+// A back end that says what has become of memory meanwhile spares this one to look at all code again. Others may have
+// made code of pages that this engine has written to before.
 void EngineVcpu::take(VcpuBackend& backend, const kvm_regs& regs, const kvm_sregs& sregs) {
   regs_ = regs;
   sregs_ = sregs;

@@ -44,7 +44,7 @@ class EngineVcpu final : private vpmu::exec::NoPlatform, private MemoryFollower 
   [[nodiscard]] vpmu::exec::Engine& engine() { return engine_; }
   [[nodiscard]] const vpmu::exec::Engine& engine() const { return engine_; }
 
-  /// Engine::observe().
+  /// As Engine::observe(), which has first forgotten what the TLBs have lost.
   void observe(vpmu::Observer* observer);
   /// From here on `model` is told at once what the TLBs lose, whether it observes or not: it may share what it knows of
   /// the page tables with another thread's.
@@ -105,14 +105,14 @@ class EngineVcpu final : private vpmu::exec::NoPlatform, private MemoryFollower 
   MappedHostCode host_code_;
   vpmu::exec::Engine engine_;
   SwapGs swap_gs_;
-  bool runs_many_{};        ///< Within run_many().
-  bool changed_sregs_{};    ///< The back end has others.
-  GuestTime* time_{};       ///< Null: an instruction is a tick.
-  VcpuBackend* backend_{};  ///< That it was last taken from.
-  bool follows_{};          ///< That tells what happens to memory.
-  LostTranslations lost_;   ///< Since it was given back.
-  vpmu::Observer* observer_{};
-  vpmu::Observer* model_{};  ///< Null: there is none.
+  bool runs_many_{};            ///< Within run_many().
+  bool changed_sregs_{};        ///< The back end has others.
+  GuestTime* time_{};           ///< Null: an instruction is a tick.
+  VcpuBackend* backend_{};      ///< That it was last taken from.
+  bool follows_{};              ///< That tells what happens to memory.
+  LostTranslations lost_;       ///< Since it was given back.
+  vpmu::Observer* observer_{};  ///< The engine's; null: none.
+  vpmu::Observer* model_{};     ///< Null: there is none.
   kvm_regs regs_{};
   kvm_sregs sregs_{};
   std::optional<vpmu::exec::VectorState> vectors_;  ///< Once needed.

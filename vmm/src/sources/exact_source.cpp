@@ -196,11 +196,11 @@ Result<std::optional<RunEnd>> ExactSource::interpret(VcpuBackend& backend) {
 RunEnd ExactSource::run_engine() {
   RunEnd end;
   const Quantum most = quantum();
-  if (unseen(most.instructions) != 0) {
+  if (const std::uint64_t next = unseen(most.instructions); next != 0) {
     const bool keeps_branches = progress_.plan().branches_wanted;
     const auto now = [this] { return model_->cycles(vcpu_.engine().observed()); };
     if (keeps_branches) model_->keep_branches(vcpu_.cpl(), most.filter, now());
-    const bool in_bulk = run_unseen(most.instructions);
+    const bool in_bulk = run_unseen(next, most.instructions);
     if (keeps_branches) end.passed = model_->kept_branches(now());
     if (in_bulk) return end;
   }
@@ -218,12 +218,13 @@ std::uint64_t ExactSource::unseen(std::uint64_t most) const {
   return many != 0 ? many : progress_.unseen(is_user, std::min<std::uint64_t>(most, 1), {.of_each = in_many.of_each});
 }
 
-/// Runs at most so many, as long as none must be observed. False: none has run, and the next one must be.
-bool ExactSource::run_unseen(std::uint64_t most) {
+/// Runs at most `most`, first `next` of them, as long as none must be observed. False: none has run, and the next one
+/// must be.
+bool ExactSource::run_unseen(std::uint64_t next, std::uint64_t most) {
   const auto passed = [this] { return vcpu_.engine().passed().instructions; };
   const std::uint64_t first = passed(), end = first + most;
   std::uint64_t at = first;
-  while (const std::uint64_t next = unseen(end - at)) {
+  for (; next != 0; next = unseen(end - at)) {
     if (!run_blocks(next)) break;
     const std::uint64_t before = std::exchange(at, passed());
     if (at != before + next || turns_.phase() != Turns::Phase::engine) return true;

@@ -114,7 +114,7 @@ class ExactSource final : public CountSource {
   [[nodiscard]] Quantum quantum() const;
   RunEnd run_engine();
   [[nodiscard]] std::uint64_t unseen(std::uint64_t most) const;
-  bool run_unseen(std::uint64_t most);
+  bool run_unseen(std::uint64_t next, std::uint64_t most);
   bool run_blocks(std::uint64_t instructions);
   void run_one(RunEnd& end, std::uint64_t most);
   [[nodiscard]] const Instruction* branch_fused_with(const vpmu::exec::FusionPart& first);
