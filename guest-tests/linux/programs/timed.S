@@ -105,6 +105,7 @@ link_chain:
 # The same, and no cache has any of it. Nor has one when the chain is made, whatever the kernel did to these pages before: so that takes as long each time.
 prepare_memory:
         mov     $madv_hugepage, %edx
+in_pages:                               # EDX
         call    advise
         lea     (%rdi, %rsi), %rdx
 1:      movb    $0, (%rdi)
@@ -128,8 +129,7 @@ flush:
 # The same in pages of 4 KiB, of which no TLB has so many: each access is a page walk.
 prepare_walks:
         mov     $madv_nohugepage, %edx
-        call    advise
-        jmp     link_chain
+        jmp     in_pages
 
 advise:                                 # EDX
         push    %rsi
