@@ -1,6 +1,7 @@
 #include "command_line.hpp"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <iomanip>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "notes.hpp"
+#include "unknown_word.hpp"
 
 namespace vmm::tool {
 namespace {
@@ -34,6 +36,35 @@ void refresh_footer(CLI::App& app, const CommandNote& note) {
   if (!codes.empty()) codes = "Exit codes: " + codes + ".";
   app.footer(note.footer + (note.footer.empty() || codes.empty() ? "" : " ") + codes);
 }
+
+/// The parser's help, with the options of which one must be given first, and not last.
+class HelpFormat final : public CLI::Formatter {
+ public:
+  [[nodiscard]] std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
+    return CLI::detail::find_and_replace(CLI::Formatter::make_help(app, std::move(name), mode), "\n\n\n", "\n\n");
+  }
+  [[nodiscard]] std::string make_usage(const CLI::App* app, std::string name) const override {
+    std::string text = CLI::Formatter::make_usage(app, std::move(name));
+    for (const CLI::App* const group : app->get_subcommands([](const CLI::App* part) { return is_group(*part); })) {
+      text += (group->get_require_option_min() == 1 ? "\nOne of these, " : "\n") + group->get_description() + ":\n";
+      for (const CLI::Option* const option : group->get_options())
+        if (option != group->get_help_ptr()) text += make_option(option, false);
+    }
+    return text;
+  }
+  [[nodiscard]] std::string make_subcommands(const CLI::App* app, CLI::AppFormatMode /*mode*/) const override {
+    std::string text, section;
+    for (const CLI::App* const command : app->get_subcommands([](const CLI::App* part) { return !is_group(*part); })) {
+      if (command->get_group().empty()) continue;  // hidden
+      if (command->get_group() != section) text += '\n' + (section = command->get_group()) + ":\n";
+      text += make_subcommand(command);
+    }
+    return text;
+  }
+
+ private:
+  static bool is_group(const CLI::App& part) { return part.get_name().empty(); }
+};
 
 }  // namespace
 
@@ -70,15 +101,24 @@ Argument Argument::takes_command() const {
   return *this;
 }
 
-Argument Argument::within(unsigned min, unsigned max) const {
-  option_->check(CLI::Range(min, max));
-  (*notes_)[*option_].range = describe_range(min, max);
+Argument Argument::value_may_be_missing() const {
+  option_->expected(0, 1);
   return *this;
 }
 
-Argument Argument::within(double min, double max) const {
-  option_->check(CLI::Range(min, max));
-  (*notes_)[*option_].range = describe_range(min, max);
+Argument Argument::within(unsigned min, unsigned max) const { return within_range(min, max); }
+Argument Argument::within(double min, double max) const { return within_range(min, max); }
+
+template <class Number>
+Argument Argument::within_range(Number min, Number max) const {
+  const std::string range = describe_range(min, max);
+  option_->check([min, max, range](const std::string& text) {
+    Number value{};
+    const bool is_within = CLI::detail::lexical_cast(text, value) && value >= min && value <= max;
+    return is_within ? std::string{} : text + " is not a number from " + range;
+  });
+  option_->type_name("N (" + range + ')');
+  (*notes_)[*option_].range = range;
   return *this;
 }
 
@@ -92,8 +132,17 @@ Argument Argument::excludes(Argument other) const {
   return *this;
 }
 
+void Command::begin_section(const std::string& heading) { (*notes_)[*app_].section = heading; }
+
+CLI::Option* Command::in_section(CLI::Option* option) {
+  if (const std::string& section = (*notes_)[*app_].section; !section.empty()) option->group(section);
+  return option;
+}
+
 Command Command::add_command(const std::string& name, const std::string& help) {
-  return Command{*app_->add_subcommand(name, help), *notes_};
+  CLI::App& command = *app_->add_subcommand(name, help);
+  if (const std::string& section = (*notes_)[*app_].section; !section.empty()) command.group(section);
+  return Command{command, *notes_};
 }
 
 Command Command::add_group(const std::string& name, const std::string& help) {
@@ -102,7 +151,7 @@ Command Command::add_group(const std::string& name, const std::string& help) {
 
 template <class T>
 Argument Command::add_option(const std::string& name, T& target, const std::string& help) {
-  CLI::Option* const option = app_->add_option(name, target, help);
+  CLI::Option* const option = in_section(app_->add_option(name, target, help));
   // An option with several values is given once for each value: the words after the first may belong to the command.
   if (name.starts_with('-')) option->allow_extra_args(false);
   if (is_number<T>) (*notes_)[*option].takes = Takes::number;
@@ -123,11 +172,11 @@ template Argument Command::add_option(const std::string& name, std::uint64_t& ta
 template Argument Command::add_option(const std::string& name, std::int64_t& target, const std::string& help);
 
 Argument Command::add_flag(const std::string& name, bool& target, const std::string& help) {
-  return Argument{*app_->add_flag(name, target, help), *notes_};
+  return Argument{*in_section(app_->add_flag(name, target, help)), *notes_};
 }
 
 void Command::add_flag(const std::string& name, const std::function<void()>& given, const std::string& help) {
-  app_->add_flag_callback(name, given, help);
+  in_section(app_->add_flag_callback(name, given, help));
 }
 
 void Command::require_options(unsigned count) { app_->require_option(static_cast<int>(count)); }
@@ -156,12 +205,14 @@ CommandLine::CommandLine(const std::string& help, const std::string& name)
     : CommandLine{std::make_unique<CLI::App>(help, name), std::make_unique<Notes>()} {}
 
 CommandLine::CommandLine(std::unique_ptr<CLI::App> app, std::unique_ptr<Notes> notes)
-    : Command{*app, *notes}, owned_{std::move(app)}, notes_{std::move(notes)} {}
+    : Command{*app, *notes}, owned_{std::move(app)}, notes_{std::move(notes)} {
+  owned_->formatter(std::make_shared<HelpFormat>());
+}
 
 CommandLine::~CommandLine() = default;
 
 template <class Parse>
-ParseOutcome CommandLine::outcome_of(Parse parse) {
+ParseOutcome CommandLine::outcome_of(const std::vector<std::string>& words, Parse parse) {
   ParseOutcome outcome{.kind = ParseOutcome::Kind::parsed, .message = {}, .command = {}};
   try {
     parse();
@@ -172,7 +223,8 @@ ParseOutcome CommandLine::outcome_of(Parse parse) {
     } else {
       const std::string text = error.what();
       outcome.kind = ParseOutcome::Kind::wrong;
-      outcome.message = text.substr(0, text.find('\n'));
+      outcome.message = describe_unknown_word(app(), *notes_, words);
+      if (outcome.message.empty()) outcome.message = text.substr(0, text.find('\n'));
     }
   }
   if (const auto given = app().get_subcommands(); !given.empty()) outcome.command = given.front()->get_name();
@@ -180,11 +232,11 @@ ParseOutcome CommandLine::outcome_of(Parse parse) {
 }
 
 ParseOutcome CommandLine::parse(int argc, const char* const* argv) {
-  return outcome_of([&] { app().parse(argc, argv); });
+  return outcome_of({argv + std::min(argc, 1), argv + argc}, [&] { app().parse(argc, argv); });
 }
 
 ParseOutcome CommandLine::parse(const std::string& line) {
-  return outcome_of([&] { app().parse(line); });
+  return outcome_of(CLI::detail::split_up(line), [&] { app().parse(line); });
 }
 
 }  // namespace vmm::tool

@@ -31,6 +31,8 @@ class Argument {
   Argument takes_file() const;
   /// A positional argument of several values: a command and its arguments.
   Argument takes_command() const;
+  /// The option may be given without a value: its text is empty then.
+  Argument value_may_be_missing() const;
   Argument within(unsigned min, unsigned max) const;
   Argument within(double min, double max) const;
   /// The option is refused without the other one.
@@ -39,6 +41,9 @@ class Argument {
   Argument excludes(Argument other) const;
 
  private:
+  template <class Number>
+  Argument within_range(Number min, Number max) const;
+
   CLI::Option* option_;
   Notes* notes_;
 };
@@ -47,6 +52,8 @@ class Argument {
 class Command {
  public:
   Command(CLI::App& app, Notes& notes) : app_{&app}, notes_{&notes} {}
+  /// What is added from here on stands under this heading in the help.
+  void begin_section(const std::string& heading);
   Command add_command(const std::string& name, const std::string& help);
   Command add_group(const std::string& name, const std::string& help);
   /// A name with dashes is an option, any other a positional argument. T is std::string, a vector of those, an
@@ -75,6 +82,8 @@ class Command {
   [[nodiscard]] Notes& notes() const { return *notes_; }
 
  private:
+  CLI::Option* in_section(CLI::Option* option);
+
   CLI::App* app_;
   Notes* notes_;
 };
@@ -106,7 +115,7 @@ class CommandLine : public Command {
  private:
   CommandLine(std::unique_ptr<CLI::App> app, std::unique_ptr<Notes> notes);
   template <class Parse>
-  ParseOutcome outcome_of(Parse parse);
+  ParseOutcome outcome_of(const std::vector<std::string>& words, Parse parse);
   std::unique_ptr<CLI::App> owned_;
   std::unique_ptr<Notes> notes_;
 };

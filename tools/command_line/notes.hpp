@@ -25,6 +25,7 @@ struct CommandNote {
   std::string footer;
   std::vector<ExitCode> exit_codes;
   std::vector<Example> examples;
+  std::string section;  ///< Of what is added next; empty: the parser's own.
 };
 
 /// The notes for all options and commands of a command line, by their addresses, which do not change.

@@ -205,8 +205,6 @@ void add_run(Command& app, int& exit_code) {
       from.add_option("--restore", machine.restore, "continue a snapshot (--save, or `vpmu ctl SOCKET snapshot FILE`)")
           .takes_file();
   from.require_options(1);
-  run.add_option("--connect", arguments->connect, "with --libvirt: libvirt's URI; default: the one that virsh takes")
-      .needs(domain);
   /// For options whose values come from a domain, or from a saved machine.
   const auto told = [domain, restore](Argument option) { option.excludes(domain).excludes(restore); };
   told(run.add_option("--initrd", machine.initrd, "initial RAM disk").takes_file());
@@ -222,7 +220,10 @@ void add_run(Command& app, int& exit_code) {
            .shows_default());
   run.add_flag("--bare-metal", machine.bare_metal,
                "hide the hypervisor from the guest, whose kernel then uses the uncore, too");
+  run.add_option("--connect", arguments->connect, "with --libvirt: libvirt's URI; default: the one that virsh takes")
+      .needs(domain);
   add_machine_options(run, arguments);
+  run.begin_section("Look on, stop and save");
   run.add_option("--model-log", arguments->model_log,
                  "log to this file how the processor model served each access that may be sampled")
       .takes_file();

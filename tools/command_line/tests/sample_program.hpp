@@ -19,6 +19,8 @@ class SampleProgram {
   }
 
   [[nodiscard]] CommandDescription describe() const { return app_.describe(); }
+  /// Why the line is wrong.
+  [[nodiscard]] std::string refused(const std::string& line) { return app_.parse(line).message; }
 
  private:
   void add_boot() {

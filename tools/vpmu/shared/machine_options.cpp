@@ -92,23 +92,10 @@ std::vector<std::string> source_choices() {
 
 void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>& options) {
   auto& machine = options->machine;
-  command.add_option("--accel", options->accel, "what runs the guest's code: kvm, soft (no KVM; virtual time), auto")
-      .shows_default()
-      .suggests({"auto", "kvm", "soft"});
-  command.add_flag(
-      "--no-jit", [options] { options->machine.source_options.compiling = vpmu::exec::never_compiling; },
-      "do not compile code in the instruction engine: the same results, slower");
-  command.add_option("--epoch", machine.epoch, "with soft: the time of day at the start, in seconds since 1970")
-      .shows_default();
-  command.add_option("--schedule", options->schedule,
-                     fmt::format("with soft: CPUs take turns of N ticks each, an instruction or, with --time pipeline, "
-                                 "its cycles (default {}); N:SEED: of N on average, "
-                                 "at random from this seed",
-                                 Schedule::default_quantum));
+  command.begin_section("Counting and time");
   command.add_option("--source", machine.source, "what counts: auto, or a source that `vpmu doctor` lists")
       .shows_default()
       .suggests(source_choices());
-  add_set_option(command, options->set);
   command
       .add_option(
           "--time", options->time,
@@ -116,22 +103,37 @@ void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>
           "the core, slower; auto, pipeline where its error is known. A restored machine goes on as it was saved")
       .shows_default()
       .suggests({"auto", "instructions", "pipeline"});
+  add_set_option(command, options->set);
+  command.add_option("--stats", options->stats, "write all counters to this file at the end, as JSON").takes_file();
+  add_policies(command, options->policies);
   command
       .add_option("--events", options->events,
                   "with source kvm, what the guest may count: all, architectural, standard, or a file")
       .shows_default()
       .takes_file()
       .suggests({"all", "architectural", "standard"});
-  command.add_option("--stats", options->stats, "write all counters to this file at the end, as JSON").takes_file();
+  command.begin_section("How the guest's code runs");
+  command.add_option("--accel", options->accel, "what runs the guest's code: kvm, soft (no KVM; virtual time), auto")
+      .shows_default()
+      .suggests({"auto", "kvm", "soft"});
   command.add_option("--timeout", options->timeout, "stop the machine after N seconds of the host's time; 0: never")
       .shows_default()
       .within(0.0, 1e9);
+  command.add_option("--schedule", options->schedule,
+                     fmt::format("with soft: CPUs take turns of N ticks each, an instruction or, with --time pipeline, "
+                                 "its cycles (default {}); N:SEED: of N on average, "
+                                 "at random from this seed",
+                                 Schedule::default_quantum));
+  command.add_option("--epoch", machine.epoch, "with soft: the time of day at the start, in seconds since 1970")
+      .shows_default();
+  command.add_flag(
+      "--no-jit", [options] { options->machine.source_options.compiling = vpmu::exec::never_compiling; },
+      "do not compile code in the instruction engine: the same results, slower");
   command.add_option("--kvm", machine.kvm_device, "the KVM device").shows_default().takes_file();
   command.add_option("--user", options->user, "if started as root, run the machine as this user; default: nobody");
   command.add_flag("--no-jail", options->no_jail,
                    "let the machine keep all rights of this process, and every system call");
   command.add_flag("--verbose", options->verbose, "also print what the guest does that is unusual");
-  add_policies(command, options->policies);
 }
 
 Result<Chosen> choose_automatic(MachineOptions& options) {

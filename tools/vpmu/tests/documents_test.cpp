@@ -48,9 +48,8 @@ std::vector<std::string> all_matches(const std::string& text, const std::string&
 /// The subcommands of a command, as its help lists them.
 std::vector<std::string> commands_below(const std::string& command) {
   const std::string help = vpmu(command + " --help");
-  const auto list = help.find("\nSubcommands:\n");
-  if (list == std::string::npos) return {};
-  return all_matches(help.substr(list), "\n  ([a-z-]+) ");
+  if (help.find("SUBCOMMAND") == std::string::npos) return {};
+  return all_matches(help, "\n  ([a-z][a-z-]*) ");
 }
 
 /// The options of a command. In its help each begins a line.
