@@ -59,7 +59,7 @@ note() { if [ -e "$logs/$1.note" ]; then printf '   %s' "$(cat "$logs/$1.note")"
 choose_kvm() {
   local vpmu=$1 otherwise=$2 report unfit
   if [ -z "${VPMU_KVM:-}" ]; then
-    if report=$("$vpmu" doctor 2>&1); then VPMU_KVM=host; else VPMU_KVM=$otherwise; fi
+    if report=$("$vpmu" doctor --kvm 2>&1); then VPMU_KVM=host; else VPMU_KVM=$otherwise; fi
     printf '%s\n' "$report" >"$logs/doctor.log"
   fi
   export VPMU_KVM

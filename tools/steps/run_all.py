@@ -90,10 +90,10 @@ def cpu_seconds(name):
 
 
 def chosen_kvm():
-    """Where tests with KVM run: "host" or "bed", as VPMU_KVM says; otherwise `vpmu doctor` decides. Prints why."""
+    """Where tests with KVM run: "host" or "bed", as VPMU_KVM says; otherwise `vpmu doctor --kvm` decides. Prints why."""
     where, reason = os.environ.get("VPMU_KVM"), "VPMU_KVM says so"
     if not where:
-        doctor = subprocess.run([BUILD / "tools/vpmu/vpmu", "doctor"], capture_output=True, text=True, check=False)
+        doctor = subprocess.run([BUILD / "tools/vpmu/vpmu", "doctor", "--kvm"], capture_output=True, text=True, check=False)
         where = "bed" if doctor.returncode else "host"
         unfit = [line for line in doctor.stdout.splitlines() if line.startswith("unfit")]
         reason = unfit[0] if unfit else "see vpmu doctor"
