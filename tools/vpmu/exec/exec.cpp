@@ -62,6 +62,15 @@ class KernelLog {
     if (lines.size() > max_lines) lines.erase(lines.begin(), lines.end() - max_lines);
     return lines;
   }
+  /// The last that init said there, having nowhere else to say it; empty: nothing.
+  std::string said_by_init() {
+    constexpr std::string_view begins = "vpmu exec: ";
+    const std::scoped_lock lock{mutex_};
+    const std::size_t at = last_.rfind(begins);
+    if (at == std::string::npos) return {};
+    const std::size_t text = at + begins.size();
+    return printable(last_.substr(text, last_.find_first_of("\r\n", text) - text));
+  }
 
  private:
   static constexpr std::size_t max = 16384;
@@ -92,7 +101,7 @@ Result<BootFiles> read_boot_files(const ExecArguments& arguments, const ExecPrep
 }
 
 /// The command's exit code, or why it is not known.
-Result<int> exit_code_of(const ExecEnd& end, const ExecArguments& arguments) {
+Result<int> exit_code_of(const ExecEnd& end, const ExecArguments& arguments, const std::string& said_by_init) {
   if (end.failure) return Failure{*end.failure};
   if (!end.error.empty()) {
     const auto code = end.exit_code.value_or(exec_failed);
@@ -113,6 +122,7 @@ Result<int> exit_code_of(const ExecEnd& end, const ExecArguments& arguments) {
     case StopReason::guest_failed:
     case StopReason::host_failure: break;
   }
+  if (!said_by_init.empty()) return host_error(said_by_init);
   return host_error("the guest ended, and did not tell how the command ended", 0,
                     "see the last messages of the kernel");
 }
@@ -318,7 +328,7 @@ Result<int> ExecRun::run_guest() {
   const bool kernel_knows =
       !end.failure && end.reason != StopReason::user && (!end.started || end.reason != StopReason::time_limit);
   if (!end.exit_code && !end.signal && kernel_knows) kernel_lines_ = kernel_log.last_lines();
-  auto code = exit_code_of(end, arguments);
+  auto code = exit_code_of(end, arguments, kernel_log.said_by_init());
   std::ranges::move(losses(devices, kernel_log.finish()), std::back_inserter(failures));
   for (const Error& failure : failures) {
     std::fprintf(stderr, "%s: %s\n", arguments.name, describe(failure).c_str());
@@ -339,20 +349,18 @@ int run_exec(ExecArguments& arguments) {
 
 void add_exec_options(Command& exec, const std::shared_ptr<ExecArguments>& arguments) {
   exec.add_option("command", arguments->command, "the command, after a --").required().takes_command();
-  exec.add_option("--kernel", arguments->kernel,
-                  "bzImage; default: this host's kernel, or the one that tools/bed/fetch has fetched")
-      .takes_file();
-  exec.add_option("--modules", arguments->modules, "the kernel's module directory; default: where packages have it")
-      .takes_file();
-  exec.add_option("--append", arguments->append, "added to the kernel's command line");
-  exec.add_option("--add-module", arguments->more_modules, "also load this kernel module");
-  exec.add_option("--root", arguments->root,
-                  "the guest's root, read-only: a directory, or an image of ext4, given as with --disk")
-      .shows_default()
-      .takes_file();
-  exec.add_option("--root-socket", arguments->root_socket,
-                  "the guest's root is what your own virtiofsd serves at this socket")
-      .takes_file();
+  auto& machine = arguments->machine;
+  exec.begin_section("The guest's processor and memory");
+  exec.add_option("--model", machine.model, "CPU model").shows_default().suggests(model_names());
+  exec.add_option("--cpus", machine.cpus, "virtual CPUs").shows_default();
+  exec.add_option(
+          "--threads", machine.threads_per_core,
+          "threads per core; 2: SMT, pairs of CPUs share a core's caches, and from Sandy Bridge on halve its counters")
+      .shows_default();
+  exec.add_option("--memory", arguments->memory, "guest memory: a number and K, M or G").shows_default();
+  exec.add_flag("--bare-metal", machine.bare_metal,
+                "hide the hypervisor from the guest, whose kernel then uses the uncore, too");
+  exec.begin_section("Its files and network");
   const Argument writable =
       exec.add_option("--rw", arguments->writable,
                       "a directory that the command can write to, but no setuid or setgid bits and no device nodes")
@@ -360,25 +368,30 @@ void add_exec_options(Command& exec, const std::shared_ptr<ExecArguments>& argum
   exec.add_flag("--rw-special", arguments->special_files,
                 "with --rw: those, too; if started as root, the guest can then make itself root on this host")
       .needs(writable);
+  exec.add_flag("--net", arguments->net, "a network, through passt; this host is 10.0.2.2");
+  exec.add_option("--net-socket", arguments->net_socket, "the same network, through your own passt at this socket")
+      .takes_file();
+  exec.add_option("--root", arguments->root,
+                  "the guest's root, read-only: a directory, or an image of ext4, given as with --disk")
+      .shows_default()
+      .takes_file();
+  exec.add_option("--root-socket", arguments->root_socket,
+                  "the guest's root is what your own virtiofsd serves at this socket")
+      .takes_file();
   exec.add_option("--disk", arguments->disks,
                   "a disk: IMAGE[,ro][,format=raw|qcow2]; raw, unless its name ends in .qcow2");
   exec.add_option("--disk-socket", arguments->disk_sockets, "a disk that your own daemon serves at this socket")
       .takes_file();
-  exec.add_flag("--net", arguments->net, "a network, through passt; this host is 10.0.2.2");
-  exec.add_option("--net-socket", arguments->net_socket, "the same network, through your own passt at this socket")
+  exec.begin_section("Its kernel");
+  exec.add_option("--kernel", arguments->kernel,
+                  "bzImage; default: this host's kernel, or the one that tools/bed/fetch has fetched")
       .takes_file();
+  exec.add_option("--modules", arguments->modules, "the kernel's module directory; default: where packages have it")
+      .takes_file();
+  exec.add_option("--append", arguments->append, "added to the kernel's command line");
+  exec.add_option("--add-module", arguments->more_modules, "also load this kernel module");
   exec.add_flag("--no-cache", arguments->no_cache, no_cache_help);
   exec.add_option("--console", arguments->console, "write the guest kernel's console to this file").takes_file();
-  auto& machine = arguments->machine;
-  exec.add_option("--model", machine.model, "CPU model").shows_default().suggests(model_names());
-  exec.add_option("--memory", arguments->memory, "guest memory: a number and K, M or G").shows_default();
-  exec.add_option("--cpus", machine.cpus, "virtual CPUs").shows_default();
-  exec.add_option(
-          "--threads", machine.threads_per_core,
-          "threads per core; 2: SMT, pairs of CPUs share a core's caches, and from Sandy Bridge on halve its counters")
-      .shows_default();
-  exec.add_flag("--bare-metal", machine.bare_metal,
-                "hide the hypervisor from the guest, whose kernel then uses the uncore, too");
   add_machine_options(exec, arguments);
 }
 

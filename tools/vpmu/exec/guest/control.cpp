@@ -32,7 +32,10 @@ void Control::say(const GuestLine& line) {
   log(text);
 }
 
-void Control::say(const Error& error) { say(ErrorLine{text_of(error)}); }
+void Control::say(const Error& error) {
+  if (port_.valid()) return say(ErrorLine{text_of(error)});
+  log_error(text_of(error));  // the host reads it there
+}
 
 void Control::listen(const std::function<void(const HostLine&)>& take) {
   std::array<char, 4096> part{};

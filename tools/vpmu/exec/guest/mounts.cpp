@@ -9,6 +9,8 @@
 
 #include <array>
 #include <cerrno>
+#include <string_view>
+#include <utility>
 
 #include "exec/guest/system.hpp"
 
@@ -34,6 +36,19 @@ void make_directories(const std::string& path) {
   }
 }
 
+/// The option that a kernel without this file system lacks, or what it is called.
+std::string option_of(std::string_view type) {
+  constexpr std::array<std::pair<std::string_view, const char*>, 6> options{{{"virtiofs", "CONFIG_VIRTIO_FS"},
+                                                                             {"overlay", "CONFIG_OVERLAY_FS"},
+                                                                             {"ext4", "CONFIG_EXT4_FS"},
+                                                                             {"tmpfs", "CONFIG_TMPFS"},
+                                                                             {"devtmpfs", "CONFIG_DEVTMPFS"},
+                                                                             {"devpts", "CONFIG_UNIX98_PTYS"}}};
+  for (const auto& [of, option] : options)
+    if (of == type) return option;
+  return std::string{type};
+}
+
 /// mount(2), which first makes its mount point if that is missing. Returns errno, or 0.
 int mount_errno(const FileSystem& system) {
   for (bool made = false;; made = true) {
@@ -46,9 +61,8 @@ int mount_errno(const FileSystem& system) {
 Result<void> mount(const FileSystem& system) {
   const int failure = mount_errno(system);
   if (failure == 0) return {};
-  const std::string what = "mounting " + std::string{system.type} + " '" + system.source + "' at " + system.target;
-  const bool lacking = failure == ENODEV;
-  return host_error(what, failure, lacking ? "the guest's kernel has no " + std::string{system.type} : std::string{});
+  if (failure == ENODEV) return host_error("the guest's kernel has no " + option_of(system.type), 0, lacking_advice);
+  return host_error("mounting " + std::string{system.type} + " '" + system.source + "' at " + system.target, failure);
 }
 
 Result<void> move_mount(const char* from, const char* to) {

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "exec/guest/system.hpp"
 
@@ -21,6 +22,19 @@ namespace {
 
 constexpr long port_milliseconds = 10'000;
 constexpr const char* port_directory = "/sys/class/virtio-ports/";
+
+/// The option of the guest's kernel for lack of which it has no ports; empty: it has all.
+std::string missing_option() {
+  constexpr std::array<std::pair<const char*, const char*>, 4> needed{{
+      {"/sys/bus/pci", "CONFIG_PCI"},
+      {"/sys/bus/virtio", "CONFIG_VIRTIO"},
+      {"/sys/bus/pci/drivers/virtio-pci", "CONFIG_VIRTIO_PCI"},
+      {"/sys/bus/virtio/drivers/virtio_console", "CONFIG_VIRTIO_CONSOLE"},
+  }};
+  for (const auto& [path, option] : needed)
+    if (::access(path, F_OK) != 0) return option;
+  return {};
+}
 
 int left(long deadline) { return static_cast<int>(std::max(deadline - now(), 0L)); }
 
@@ -74,6 +88,9 @@ Result<Fd> open_port(const std::string& name, Announcements& announcements) {
   const long deadline = now() + port_milliseconds;
   std::optional<std::string> device = find_port(name);
   while (!device) {
+    // Modules have been loaded before: what is missing now does not come.
+    if (const std::string option = missing_option(); !option.empty())
+      return host_error("the guest's kernel has no " + option, 0, lacking_advice);
     if (!announcements.wait(deadline)) return host_error("the machine has no port " + name);
     device = find_port(name);
   }

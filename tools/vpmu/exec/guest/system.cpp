@@ -45,11 +45,20 @@ Result<void> write_file(const std::string& path, std::string_view text) {
   return {};
 }
 
-void log(std::string_view text) {
-  // A priority that a quiet console does not show. Without the newline the kernel would wait for the rest of the line.
-  const auto written = write_file("/dev/kmsg", "<6>vpmu exec: " + std::string{text} + "\n");
+namespace {
+
+/// `priority` as in syslog(2).
+void log_with(char priority, std::string_view text) {
+  // Without the newline the kernel would wait for the rest of the line.
+  const auto written =
+      write_file("/dev/kmsg", std::string{'<', priority, '>'} + "vpmu exec: " + std::string{text} + "\n");
   static_cast<void>(written);
 }
+
+}  // namespace
+
+void log(std::string_view text) { log_with('6', text); }
+void log_error(std::string_view text) { log_with('3', text); }
 
 long now() {
   constexpr long milliseconds = 1000;

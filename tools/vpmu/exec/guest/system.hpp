@@ -16,8 +16,12 @@ Result<Fd> open_file(const std::string& path, int flags);
 Result<std::string> read_file(const std::string& path);
 Result<void> write_file(const std::string& path, std::string_view text);
 
-/// Writes a line to the kernel's log; it is lost if there is none.
+/// Writes a line to the kernel's log; it is lost if there is none. A quiet console shows errors alone.
 void log(std::string_view text);
+void log_error(std::string_view text);
+
+/// What to do about a kernel that lacks something.
+inline constexpr const char* lacking_advice = "build the kernel with it, or give its modules with --modules";
 
 /// Milliseconds of the guest's clock.
 long now();
