@@ -1,7 +1,9 @@
 #include "tables/event_listing.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -39,16 +41,28 @@ std::string delivery_text(const EventDelivery& delivery) {
   return delivery.basis.empty() ? std::string{name} : fmt::format("{}, {}", name, delivery.basis);
 }
 
-std::string text_listing(const vpmu::GenerationDesc& generation, const Sources& sources) {
+using Events = std::vector<const vpmu::EventDesc*>;
+
+std::string text_listing(const vpmu::GenerationDesc& generation, const Events& events) {
+  constexpr std::string_view row = "{:<9} {:<4} {:<11} {}\n";
+  const DeliveryRule rule = delivery_rule("exact", TimeModel::pipeline);
+  std::string text = fmt::format(row, "RAW", "PEBS", "COUNT", "EVENT");
+  for (const vpmu::EventDesc* const e : events)
+    text += fmt::format(row, raw_encoding(*e), e->pebs == vpmu::PebsAbility::disputed ? "yes" : precision(*e),
+                        to_string(rule(generation, *e).delivery), e->name);
+  return text;
+}
+
+std::string wide_listing(const vpmu::GenerationDesc& generation, const Events& events, const Sources& sources) {
   constexpr std::string_view row = "{:<52} {:<9} {:<8} {:<8} ";
   constexpr std::string_view source_column = "{:<34} ";
   std::string text = fmt::format(row, "EVENT", "RAW", "PRECISE", "COUNTERS");
   for (const ListedSource& s : sources) text += fmt::format(source_column, fmt::format("SOURCE {}", s.name));
   text += "PERF\n";
-  for (const vpmu::EventDesc& e : generation.events) {
-    text += fmt::format(row, e.name, raw_encoding(e), precision(e), counter_list(e));
-    for (const ListedSource& s : sources) text += fmt::format(source_column, delivery_text(s.deliver(generation, e)));
-    text += perf_syntax(e) + '\n';
+  for (const vpmu::EventDesc* const e : events) {
+    text += fmt::format(row, e->name, raw_encoding(*e), precision(*e), counter_list(*e));
+    for (const ListedSource& s : sources) text += fmt::format(source_column, delivery_text(s.deliver(generation, *e)));
+    text += perf_syntax(*e) + '\n';
   }
   return text;
 }
@@ -73,7 +87,7 @@ Corporation, BSD-3-Clause).
 
 )";
 
-std::string markdown_listing(const vpmu::GenerationDesc& generation, const Sources& sources) {
+std::string markdown_listing(const vpmu::GenerationDesc& generation, const Events& events, const Sources& sources) {
   std::string text = fmt::format(markdown_introduction, fmt::arg("model", generation.name));
   std::string rule = "|---|---|---|---|";
   text += "| Event | Raw | Precise | Counters |";
@@ -82,10 +96,10 @@ std::string markdown_listing(const vpmu::GenerationDesc& generation, const Sourc
     rule += "---|";
   }
   text += fmt::format(" Perf |\n{}---|\n", rule);
-  for (const vpmu::EventDesc& e : generation.events) {
-    text += fmt::format("| {} | {} | {} | {} |", e.name, raw_encoding(e), precision(e), counter_list(e));
-    for (const ListedSource& s : sources) text += fmt::format(" {} |", delivery_text(s.deliver(generation, e)));
-    text += fmt::format(" `{}` |\n", perf_syntax(e));
+  for (const vpmu::EventDesc* const e : events) {
+    text += fmt::format("| {} | {} | {} | {} |", e->name, raw_encoding(*e), precision(*e), counter_list(*e));
+    for (const ListedSource& s : sources) text += fmt::format(" {} |", delivery_text(s.deliver(generation, *e)));
+    text += fmt::format(" `{}` |\n", perf_syntax(*e));
   }
   return text;
 }
@@ -114,10 +128,10 @@ nlohmann::ordered_json json_event(const vpmu::GenerationDesc& generation, const 
           {"sources", std::move(delivery)}};
 }
 
-std::string json_listing(const vpmu::GenerationDesc& generation, const Sources& sources) {
-  nlohmann::ordered_json events = nlohmann::ordered_json::array();
-  for (const vpmu::EventDesc& e : generation.events) events.push_back(json_event(generation, e, sources));
-  const nlohmann::ordered_json listing = {{"model", generation.name}, {"events", std::move(events)}};
+std::string json_listing(const vpmu::GenerationDesc& generation, const Events& events, const Sources& sources) {
+  nlohmann::ordered_json listed = nlohmann::ordered_json::array();
+  for (const vpmu::EventDesc* const e : events) listed.push_back(json_event(generation, *e, sources));
+  const nlohmann::ordered_json listing = {{"model", generation.name}, {"events", std::move(listed)}};
   return listing.dump(1) + '\n';
 }
 
@@ -140,6 +154,27 @@ Result<Sources> chosen_sources(std::string_view name) {
   return usage_error(fmt::format("unknown source '{}'", printable(name)), fmt::format("known sources: {}", known));
 }
 
+std::string upper(std::string_view text) {
+  std::string result{text};
+  for (char& c : result)
+    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+  return result;
+}
+
+Result<Events> chosen_events(const vpmu::GenerationDesc& generation, std::span<const std::string> words) {
+  Events events;
+  for (const vpmu::EventDesc& e : generation.events) {
+    const auto is_in_name = [name = upper(e.name)](const std::string& word) {
+      return name.find(upper(word)) != std::string::npos;
+    };
+    if (std::ranges::all_of(words, is_in_name)) events.push_back(&e);
+  }
+  if (!events.empty()) return events;
+  return usage_error(fmt::format("no event of {} has \"{}\" in its name", generation.name,
+                                 printable(fmt::format("{}", fmt::join(words, " ")))),
+                     "without words all are listed");
+}
+
 }  // namespace
 
 Result<std::string> list_events(const ListingOptions& options) {
@@ -149,10 +184,12 @@ Result<std::string> list_events(const ListingOptions& options) {
   }
   VMM_ASSIGN(const vpmu::GenerationDesc* generation, chosen_model(options.model));
   VMM_ASSIGN(const Sources sources, chosen_sources(options.source));
+  VMM_ASSIGN(const Events events, chosen_events(*generation, options.words));
   switch (options.format) {
-    case ListingFormat::text: return text_listing(*generation, sources);
-    case ListingFormat::markdown: return markdown_listing(*generation, sources);
-    case ListingFormat::json: return json_listing(*generation, sources);
+    case ListingFormat::text: return text_listing(*generation, events);
+    case ListingFormat::wide: return wide_listing(*generation, events, sources);
+    case ListingFormat::markdown: return markdown_listing(*generation, events, sources);
+    case ListingFormat::json: return json_listing(*generation, events, sources);
     case ListingFormat::gaps: return list_gaps({generation});
   }
   return std::string{};

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <sstream>
 #include <string>
+
+#include "model/model.hpp"
 
 namespace vmm::tool::test {
 namespace {
@@ -36,11 +39,34 @@ TEST(EventsCommand, PrintsTheModelsEvents) {
   EXPECT_EQ(result.errors, "");
 }
 
-TEST(EventsCommand, HasThreeFormats) {
-  EXPECT_TRUE(run_vpmu("events --model skylake").output.starts_with("EVENT "));
+TEST(EventsCommand, HasFourFormats) {
+  EXPECT_TRUE(run_vpmu("events --model skylake").output.starts_with("RAW "));
+  EXPECT_TRUE(run_vpmu("events --model skylake --wide").output.starts_with("EVENT "));
+  EXPECT_NE(run_vpmu("events --model skylake --source clock").output.find("SOURCE clock"), std::string::npos);
   EXPECT_TRUE(run_vpmu("events --model skylake --markdown").output.starts_with("# Events of skylake\n"));
   EXPECT_TRUE(run_vpmu("events --model skylake --json").output.starts_with("{\n"));
   EXPECT_EQ(run_vpmu("events --model skylake --json --markdown").exit_code, 2);
+}
+
+TEST(EventsCommand, FitsInATerminalOnEachModel) {
+  for (const MachineModel& model : all_machine_models()) {
+    const CommandResult result = run_vpmu("events --model " + std::string{model.name});
+    std::istringstream lines{result.output};
+    std::size_t count = 0;
+    for (std::string line; std::getline(lines, line); ++count) EXPECT_LE(line.size(), 100U) << line;
+    EXPECT_GT(count, 100U) << model.name;
+  }
+}
+
+TEST(EventsCommand, ListsThoseWithTheWords) {
+  const std::string all = run_vpmu("events --model haswell").output;
+  const std::string some = run_vpmu("events --model haswell l2_rqsts miss").output;
+  EXPECT_NE(some.find("r3f24     no   estimated   L2_RQSTS.MISS\n"), std::string::npos) << some;
+  EXPECT_EQ(some.find("L2_RQSTS.REFERENCES"), std::string::npos);
+  EXPECT_LT(some.size(), all.size() / 10);
+  const CommandResult none = run_vpmu("events --model haswell sundial");
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_TRUE(none.errors.starts_with("vpmu events: no event of haswell has \"sundial\" in its name")) << none.errors;
 }
 
 TEST(EventsCommand, RefusesAnUnknownModelInOneLine) {
