@@ -43,13 +43,29 @@ std::string delivery_text(const EventDelivery& delivery) {
 
 using Events = std::vector<const vpmu::EventDesc*>;
 
+/// Short enough for 100 columns, with the longest name of an event.
+std::string_view short_word(Delivery delivery) {
+  switch (delivery) {
+    case Delivery::none: return "no";
+    case Delivery::estimated: return "estimate";
+    case Delivery::exact:
+    case Delivery::nearest: break;
+  }
+  return to_string(delivery);
+}
+
 std::string text_listing(const vpmu::GenerationDesc& generation, const Events& events) {
-  constexpr std::string_view row = "{:<9} {:<4} {:<11} {}\n";
   const DeliveryRule rule = delivery_rule("exact", TimeModel::pipeline);
-  std::string text = fmt::format(row, "RAW", "PEBS", "COUNT", "EVENT");
+  std::size_t raw_width = 0;
+  for (const vpmu::EventDesc* const e : events) raw_width = std::max(raw_width, raw_encoding(*e).size());
+  const auto row = [raw_width](std::string_view raw, std::string_view pebs, std::string_view count,
+                               std::string_view name) {
+    return fmt::format("{:<{}} {:<4} {:<8} {}\n", raw, raw_width, pebs, count, name);
+  };
+  std::string text = row("RAW", "PEBS", "COUNT", "EVENT");
   for (const vpmu::EventDesc* const e : events)
-    text += fmt::format(row, raw_encoding(*e), e->pebs == vpmu::PebsAbility::disputed ? "yes" : precision(*e),
-                        to_string(rule(generation, *e).delivery), e->name);
+    text += row(raw_encoding(*e), e->pebs == vpmu::PebsAbility::disputed ? "yes" : precision(*e),
+                short_word(rule(generation, *e).delivery), e->name);
   return text;
 }
 

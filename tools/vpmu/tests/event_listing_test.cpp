@@ -59,7 +59,7 @@ TEST(EventEncoding, ListsCountersShortly) {
 
 // Rule P24.
 TEST(EventListing, TellsWhereDocumentsDisagree) {
-  const auto text = list_events({.model = "skylake"});
+  const auto text = list_events({.model = "skylake", .format = ListingFormat::wide});
   ASSERT_TRUE(text);
   std::istringstream lines{*text};
   std::map<std::string, std::string> precise;
