@@ -33,8 +33,7 @@ constexpr const char* guest_profile_directory = "/run/vpmu-profile";
 constexpr const char* data_name = "perf.data";
 constexpr const char* symbols_name = "kallsyms";
 constexpr const char* report_name = "report.html";
-/// In cycles. The engine runs tens of millions of cycles while a user waits, which gives thousands of samples.
-constexpr std::uint64_t engine_period = 10007;
+/// perf's own. Of three events it is a sample for some 200,000 cycles, of which perf's work is one percent.
 constexpr unsigned usual_frequency = 4000;
 constexpr std::uint64_t max_period = 1ULL << 31U;
 
@@ -42,7 +41,7 @@ struct ProfileArguments : ExecArguments {
   std::string output, call_graph{"fp"};
   std::vector<std::string> variables;
   std::uint64_t period{};
-  unsigned frequency{};
+  unsigned frequency{usual_frequency};
   bool quiet{};
 };
 
@@ -61,12 +60,6 @@ Result<void> check(const ProfileArguments& arguments) {
                            (error ? error.message() : "it is something else"),
                        "give another with --output");
   return {};
-}
-
-SampleRate rate_of(const ProfileArguments& arguments, std::string_view source) {
-  if (arguments.period != 0) return {.period = arguments.period, .frequency = usual_frequency};
-  if (arguments.frequency != 0) return {.period = 0, .frequency = arguments.frequency};
-  return {.period = source == "exact" ? engine_period : 0, .frequency = usual_frequency};
 }
 
 /// Runs perf in the guest, which runs the command. Saves the symbols first: the command may end the machine.
@@ -223,7 +216,7 @@ Result<int> profile(const ProfileArguments& arguments) {
   const MachineModel* const model = find_machine_model(arguments.machine.model);
   if (model == nullptr) return usage_error("unknown model " + printable(arguments.machine.model), "see `vpmu models`");
   VMM_ASSIGN(const GuestPerfRun guest, describe_guest(arguments));
-  const SampleRate rate = rate_of(arguments, guest.source);
+  const SampleRate rate{.period = arguments.period, .frequency = arguments.frequency};
   ProfileReport report;
   VMM_ASSIGN(report.plan, plan_recording(vpmu::describe(model->generation), guest.source, rate, guest.time));
   const std::string report_path = fmt::format("{}/{}", arguments.output, report_name);
@@ -271,11 +264,11 @@ void add_profile(Command& app, int& exit_code) {
       .takes_file();
   const Argument period = profile.add_option(
       "--period", arguments->period,
-      "cycles per sample; loads and mispredictions are sampled more often. Default: 10007 with the engine");
+      "cycles per sample, instead of a frequency; loads and mispredictions are sampled more often. A short "
+      "program has more samples with 10007, and the cost of each is in the profile");
   profile
-      .add_option("--frequency", arguments->frequency,
-                  "samples of each event per second of guest time. Default: 4000, unless the engine counts "
-                  "by the exact source")
+      .add_option("--frequency", arguments->frequency, "samples of each event per second of guest time")
+      .shows_default()
       .within(1U, 100000U)
       .excludes(period);
   profile.add_option("--call-graph", arguments->call_graph, "how perf finds callers: fp, dwarf or lbr")
