@@ -56,7 +56,7 @@ class KernelLog {
       const std::size_t end = std::min(last_.find('\n', at), last_.size());
       std::string line = last_.substr(at, end - at);
       std::erase(line, '\r');
-      if (!line.empty()) lines.push_back("  | " + printable(line));
+      if (!line.empty()) lines.push_back("  | " + printable(line, max_line));
       at = end + 1;
     }
     if (lines.size() > max_lines) lines.erase(lines.begin(), lines.end() - max_lines);
@@ -69,11 +69,11 @@ class KernelLog {
     const std::size_t at = last_.rfind(begins);
     if (at == std::string::npos) return {};
     const std::size_t text = at + begins.size();
-    return printable(last_.substr(text, last_.find_first_of("\r\n", text) - text));
+    return printable(last_.substr(text, last_.find_first_of("\r\n", text) - text), max_line);
   }
 
  private:
-  static constexpr std::size_t max = 16384;
+  static constexpr std::size_t max = 16384, max_line = 240;
   std::mutex mutex_;
   std::unique_ptr<BoundedWriter> file_;
   std::string last_;

@@ -17,8 +17,7 @@ std::string describe(const Error& error) {
   return line;
 }
 
-std::string printable(std::string_view text) {
-  constexpr std::size_t max = 80;
+std::string printable(std::string_view text, std::size_t max) {
   std::string out;
   for (const char c : text.substr(0, max)) {
     const auto code = static_cast<unsigned char>(c);

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -24,8 +25,8 @@ std::string describe(const Error& error);
 /// The text of an errno value ("Permission denied"). Thread-safe.
 std::string errno_text(int system_errno);
 
-/// `text` cut to 80 characters with control characters replaced, so that a hostile value cannot break the one-line
+/// `text` cut to `max` characters with control characters replaced, so that a hostile value cannot break the one-line
 /// rule.
-std::string printable(std::string_view text);
+std::string printable(std::string_view text, std::size_t max = 80);
 
 }  // namespace vmm
