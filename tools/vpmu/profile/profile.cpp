@@ -266,8 +266,7 @@ void add_profile(Command& app, int& exit_code) {
       "--period", arguments->period,
       "cycles per sample, instead of a frequency; loads and mispredictions are sampled more often. A short "
       "program has more samples with 10007, and the cost of each is in the profile");
-  profile
-      .add_option("--frequency", arguments->frequency, "samples of each event per second of guest time")
+  profile.add_option("--frequency", arguments->frequency, "samples of each event per second of guest time")
       .shows_default()
       .within(1U, 100000U)
       .excludes(period);
