@@ -85,16 +85,15 @@ std::string wide_listing(const vpmu::GenerationDesc& generation, const Events& e
 
 constexpr std::string_view markdown_introduction = R"(# Events of {model}
 
-Written by `vpmu events --model {model} --markdown`; `vpmu events --gaps` lists the precise events that the exact source does not
-deliver, with the reason. Event names and codes follow Intel's public perfmon event lists (Copyright (c) Intel
+Written by `vpmu events --model {model} --markdown`; `vpmu events --model {model} --wide` has all sources, and `vpmu events --gaps`
+lists the precise events that the exact source does not deliver, with the reason. Event names and codes follow Intel's public perfmon event lists (Copyright (c) Intel
 Corporation, BSD-3-Clause).
 
-- **Raw**: PERFEVTSEL as perf's raw event, `rUUEE` with umask UU and event EE, CMASK, INV, ANY and EDGE above them. It lacks the extra MSR
-  that some events need; **Perf** has it.
+- **For perf**: `rUUEE` with umask UU and event EE, CMASK, INV, ANY and EDGE above them; the long form where an extra MSR goes with it.
 - **Precise**: can trigger a PEBS record; `only` has no meaning without PEBS; `disputed`: Intel's event list says no, libpfm4 or Linux yes, and
   here it can.
 - **Counters**: PMC0 to PMC7, of which 4 to 7 exist only without SMT; PEBS works on PMC0 to PMC3.
-- **Source**: how that counting source delivers the event. *Estimated* from time is as good as the guest's clock. *Not counted*: the event can be
+- **Source**: how that counting source delivers the event; the exact source is with its model of time. *Estimated* from time is as good as the guest's clock. *Not counted*: the event can be
   programmed and reads 0. *Exact, always 0*: it counts what does not exist here, as transactions (no model reports TSX) or the memory
   of another package, and 0 is right.
   The perf source's events depend on the host. *Nearest*: the host's event that comes nearest is counted. *By the engine*: the host has no
@@ -106,16 +105,18 @@ Corporation, BSD-3-Clause).
 std::string markdown_listing(const vpmu::GenerationDesc& generation, const Events& events, const Sources& sources) {
   std::string text = fmt::format(markdown_introduction, fmt::arg("model", generation.name));
   std::string rule = "|---|---|---|---|";
-  text += "| Event | Raw | Precise | Counters |";
+  text += "| Event | For perf | Precise | Counters |";
   for (const ListedSource& s : sources) {
     text += fmt::format(" Source {} |", s.name);
     rule += "---|";
   }
-  text += fmt::format(" Perf |\n{}---|\n", rule);
+  text += fmt::format("\n{}\n", rule);
   for (const vpmu::EventDesc* const e : events) {
-    text += fmt::format("| {} | {} | {} | {} |", e->name, raw_encoding(*e), precision(*e), counter_list(*e));
+    const bool is_raw_enough = e->msr_index == 0 && raw_encoding(*e).starts_with('r');
+    text += fmt::format("| {} | `{}` | {} | {} |", e->name, is_raw_enough ? raw_encoding(*e) : perf_syntax(*e),
+                        precision(*e), counter_list(*e));
     for (const ListedSource& s : sources) text += fmt::format(" {} |", delivery_text(s.deliver(generation, *e)));
-    text += fmt::format(" `{}` |\n", perf_syntax(*e));
+    text += '\n';
   }
   return text;
 }
@@ -204,7 +205,10 @@ Result<std::string> list_events(const ListingOptions& options) {
   switch (options.format) {
     case ListingFormat::text: return text_listing(*generation, events);
     case ListingFormat::wide: return wide_listing(*generation, events, sources);
-    case ListingFormat::markdown: return markdown_listing(*generation, events, sources);
+    case ListingFormat::markdown:
+      return markdown_listing(
+          *generation, events,
+          options.source.empty() ? Sources{{"exact", delivery_rule("exact", TimeModel::pipeline)}} : sources);
     case ListingFormat::json: return json_listing(*generation, events, sources);
     case ListingFormat::gaps: return list_gaps({generation});
   }

@@ -255,6 +255,7 @@ TEST(EventListing, GivesEachEventARowInMarkdown) {
     for (std::size_t n = 0; n < generation->events.size(); ++n) {
       EXPECT_TRUE(rows[n + 1].starts_with("| " + std::string{generation->events[n].name} + " | ")) << rows[n + 1];
       EXPECT_EQ(std::ranges::count(rows[n + 1], '|'), std::ranges::count(rows[0], '|')) << rows[n + 1];
+      EXPECT_LE(rows[n + 1].size(), 200U) << "no page is as wide";
     }
   }
 }

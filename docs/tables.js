@@ -1,0 +1,5 @@
+// The tables of events: sorted by a click on a heading, and searched.
+$(() => {
+  if (!/\/events\/./.test(location.pathname)) return;
+  $("article table").addClass("events").DataTable({paging: false, info: false, autoWidth: false, order: []});
+});
