@@ -112,8 +112,8 @@ bool Pmu::load_latency_runs() const {
 // L11).
 bool Pmu::take_load_tag(const Retirement& r) {
   if (!r.has_load || is_prefetch(r.kind) || !load_latency_runs()) return false;
+  if (tags_all_loads()) return true;
   const std::uint64_t interval = config_.policies.load_tag_interval;
-  if (interval <= 1) return true;
   if (state_.load_tag_countdown == 0) {
     std::uint64_t& x = state_.load_tag_random;  // xorshift64
     x ^= x << 13;

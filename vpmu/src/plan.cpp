@@ -10,19 +10,8 @@ namespace vpmu {
 
 namespace fix = reg::fixed_ctr_ctrl;
 
-// A record without memory fields of its own shows the last tagged load (rule L6), which the PMU knows only if it is
-// given every load.
-bool Pmu::wants_last_load() const {
-  if (!load_latency_runs()) return false;
-  for (const CounterId c : enabled())
-    if (pebs_enabled(c) && class_of(c).pebs != PebsAbility::no && !has_own_memory_fields(c)) return true;
-  return false;
-}
-
 CountPlan Pmu::plan() const {
   CountPlan plan;
-  const bool all_tagged = config_.policies.load_tag_interval <= 1;
-  const bool each_load = !all_tagged || wants_last_load();
   const CounterSet armed{static_cast<std::uint16_t>(state_.armed)};
   for (const CounterId c : enabled()) {
     PlanEntry& e = plan.entries[plan.size++];
@@ -44,7 +33,7 @@ CountPlan Pmu::plan() const {
       e.spec.usr = e.usr;
       e.spec.os = e.os;
     }
-    if (e.counts == Counts::load_latency && !each_load)
+    if (e.counts == Counts::load_latency && tags_all_loads())
       e.latency_over = static_cast<std::uint16_t>(state_.pebs_ld_lat_threshold);
     e.offcore = selected_offcore(e.counts);
     e.distance = (low_bits(desc_.counter_width) - counter_value(c)) + 1;
@@ -55,6 +44,8 @@ CountPlan Pmu::plan() const {
   plan.branches_stored = stores_branches();
   plan.branches_wanted = records_branches() || plan.branches_stored;
   plan.lbr_filter = lbr_filter();
+  // A record without memory fields of its own shows the last tagged load (rule L6).
+  plan.last_load_wanted = tags_all_loads() && load_latency_runs();
   plan.prefetchers_off = static_cast<std::uint8_t>(state_.misc_feature_control);
   return plan;
 }

@@ -103,6 +103,7 @@ std::optional<std::uint64_t> Pmu::rdpmc(std::uint32_t ecx, unsigned cpl, bool cr
 
 void Pmu::settle(const CountDeltas& deltas, GuestEnv& env) {
   Boundary b;
+  if (deltas.last_load && tags_all_loads() && load_latency_runs()) keep_tagged_load(*deltas.last_load);
   for (const CounterId c : enabled()) {
     if (c.is_gp()) {
       if (const auto& cycle = deltas.cycle[c.number()]) set_cycle_condition(c, *cycle);

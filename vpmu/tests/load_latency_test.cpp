@@ -239,7 +239,8 @@ TEST(LoadLatency, RecordOfAnotherCounterHasTheLastTaggedLoad) {
   fast.load.stlb_miss = true;
   s.retire(fast);
   s.retire(s.plain(3));
-  EXPECT_FALSE(s.pmu.plan().entries[1].latency_over) << "the source must show each load";
+  EXPECT_EQ(s.pmu.plan().entries[1].latency_over, 30U);
+  EXPECT_TRUE(s.pmu.plan().last_load_wanted);
   s.retire(s.store(4));
   ASSERT_EQ(s.records(), 1U);
   EXPECT_EQ(s.record(0)[Slot::data_address], S::data_of(2).value());
@@ -262,6 +263,25 @@ TEST(LoadLatency, OtherRecordsHaveNothingWithoutIt) {
   start(with_stores, 3, both_enables(3));
   with_stores.start_pebs(0, stores, 3);
   EXPECT_EQ(with_stores.pmu.plan().entries[1].latency_over, 30U);
+}
+
+// Rule L6. A source that lets loads pass in bulk tells the last of them.
+TEST(LoadLatency, RecordOfAnotherCounterHasTheLastLoadOfABulk) {
+  S s;
+  start(s, 3, both_enables(3));
+  s.start_pebs(0, instructions, 3);
+  s.retire(slow_load(s, 1, 200));
+  CountDeltas deltas;
+  deltas[CounterId::gp(0)] = 1;
+  deltas.last_load = slow_load(s, 2, 14).load;
+  deltas.last_load->level = HitLevel::l2;
+  deltas.last_load->locked = true;
+  s.pmu.settle(deltas, s.env);
+  for (unsigned k = 3; k <= 4; ++k) s.retire(s.plain(k));
+  ASSERT_EQ(s.records(), 1U);
+  EXPECT_EQ(s.record(0)[Slot::data_address], S::data_of(2).value());
+  EXPECT_EQ(s.record(0)[Slot::data_source], 0x23U) << "the L2, locked";
+  EXPECT_EQ(s.record(0)[Slot::latency], 14U);
 }
 
 // The facility's last load is part of the state.

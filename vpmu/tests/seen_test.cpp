@@ -18,6 +18,7 @@ class ToldEvents final : public Observer {
     add("accessed", {a.linear, a.physical, a.page_bytes, a.bytes, now});
     if (a.store) all.back() += " store";
     if (a.second_half) all.back() += " second_half";
+    if (a.locked) all.back() += " locked";
     if (a.prefetch != Prefetch::none) all.back() += " prefetch " + std::to_string(static_cast<unsigned>(a.prefetch));
     if (!a.is_mapped) all.back() += " not mapped";
   }
@@ -58,6 +59,8 @@ TEST(Seen, TellsEachKindsMembers) {
                           .physical = 2,
                           .now = 3}},
               {"accessed 1 2 4096 8 3 store second_half", "retired 0 1"}},
+      SeenRow{{.access = {.flags = Seen::store | Seen::locked, .bytes = 8, .page_bytes = 4096, .linear = 1}},
+              {"accessed 1 0 4096 8 0 store locked"}},
       SeenRow{{.access = {.flags = Seen::prefetch_to_l2, .bytes = 1, .linear = 1}},
               {"accessed 1 0 0 1 0 prefetch 2 not mapped"}},
       SeenRow{{.retired = {.flags = Seen::op_loads}}, {"retired 1 0"}},

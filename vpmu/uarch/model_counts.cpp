@@ -44,6 +44,8 @@ bool ProcessorModel::is_wanted(const CountPlan& plan) {
 void ProcessorModel::follow(const CountPlan& plan) {
   sees_memory_ = clock_ != nullptr || plan.caches_wanted || std::ranges::any_of(plan.active(), needs_memory);
   hierarchy_.turn_off(plan.prefetchers_off);
+  keeps_last_load_ = plan.last_load_wanted;
+  if (!keeps_last_load_) kept_load_.reset();
   for (const PlanEntry& e : plan.active())
     if (e.latency_over) latency_over_ = *e.latency_over;
 }

@@ -11,16 +11,6 @@ namespace {
 /// Micro-operations that the queue can deliver in a cycle. SDM 3B 18.13.1.4.
 constexpr std::uint8_t all_slots = 4;
 
-void fill_in(MemAccess& access, const std::optional<DataResult>& seen) {
-  if (!seen) return;
-  access.level = seen->level;
-  access.latency = seen->latency;
-  access.met_prefetch = seen->met_prefetch;
-  access.dtlb_miss = seen->tlb != TlbResult::hit;
-  access.stlb_miss = seen->tlb == TlbResult::walk;
-  access.page = seen->page;
-}
-
 /// Joins both halves of an access across pages: the slower one decides.
 DataResult joined(const DataResult& first, const DataResult& second) {
   DataResult result = second.latency > first.latency ? second : first;
@@ -30,6 +20,16 @@ DataResult joined(const DataResult& first, const DataResult& second) {
 }
 
 }  // namespace
+
+void ProcessorModel::Access::fill_in(MemAccess& access) const {
+  access.address = GuestLinear{at};
+  access.level = result.level;
+  access.latency = result.latency;
+  access.met_prefetch = result.met_prefetch;
+  access.dtlb_miss = result.tlb != TlbResult::hit;
+  access.stlb_miss = result.tlb == TlbResult::walk;
+  access.page = result.page;
+}
 
 void ProcessorModel::begin_instruction() {
   last_load_.reset();
@@ -44,8 +44,9 @@ void ProcessorModel::begin_instruction() {
 
 void ProcessorModel::complete(Retirement& r) {
   telling_ = false;
-  if (r.has_load) fill_in(r.load, last_load_);
-  if (r.has_store) fill_in(r.store, last_store_);
+  if (r.has_load && sees_memory_) r.load.address = {};  // unless it made an access
+  if (r.has_load && last_load_) last_load_->fill_in(r.load);
+  if (r.has_store && last_store_) last_store_->fill_in(r.store);
   if (r.branch.kind != BranchKind::none) r.branch.mispredicted = mispredicted_;
   r.frontend = frontend_;
   const auto since = [](std::uint64_t now, std::uint64_t before) {
@@ -211,11 +212,11 @@ void ProcessorModel::accessed(const SeenAccess& a, std::uint64_t now) {
 // A prefetch retires as a load that has hit the L1, whatever it has brought there, and has no latency: load latency is
 // that of demand loads (SDM 3B 18.8.1.2). Below the L2 its request is one like any other.
 void ProcessorModel::prefetched(const SeenAccess& a, const DataAccess& access, std::uint64_t now) {
-  load_ = Result{.level = HitLevel::l1, .tlb = TlbResult::walk};
+  load_ = Access{.at = a.linear, .result = {.level = HitLevel::l1, .tlb = TlbResult::walk}, .prefetches = true};
   if (!a.is_mapped) return;
   const auto request = a.prefetch == Prefetch::to_write ? OffcoreRequest::demand_rfo : OffcoreRequest::demand_data_read;
   const Result found = hierarchy_.prefetch(access, request, a.prefetch != Prefetch::to_l2);
-  load_->tlb = found.tlb;
+  load_->result.tlb = found.tlb;
   if (clock_ != nullptr)
     clock_->access(false, {.physical = a.physical, .bytes = 1, .level = HitLevel::l1, .transfers = found.transfers},
                    now);
@@ -230,8 +231,11 @@ void ProcessorModel::prefetched(const SeenAccess& a, const DataAccess& access, s
 }
 
 void ProcessorModel::came_to(const SeenAccess& a, const Result& result) {
-  std::optional<Result>& of = a.store ? store_ : load_;
-  of = a.second_half && of ? joined(*of, result) : result;
+  std::optional<Access>& of = a.store ? store_ : load_;
+  if (a.second_half && of)
+    of->result = joined(of->result, result);
+  else
+    of = Access{.at = a.linear, .result = result, .locked = a.locked};
 }
 
 void ProcessorModel::count_load(const Result& load) {
@@ -241,13 +245,31 @@ void ProcessorModel::count_load(const Result& load) {
   if (load.met_prefetch == Prefetched::by_hardware) add(Counts::loads_met_hardware_prefetch);
 }
 
+/// For take_last_load().
+inline void ProcessorModel::keep_load(std::uint64_t at, const Result& load, bool locked) {
+  if (!keeps_last_load_ || telling_) return;
+  kept_load_ = MemAccess{.locked = locked};
+  Access{.at = at, .result = load}.fill_in(*kept_load_);
+}
+
+/// A load that hits the L1 and the first TLB.
+inline void ProcessorModel::keep_hit(std::uint64_t at, bool locked) {
+  keep_load(at, {.level = HitLevel::l1, .latency = hierarchy_.profile().latency.l1}, locked);
+}
+
 // A locked instruction loads and stores in one access.
 void ProcessorModel::retired(bool load, bool store) {
   if (!sees_memory_) return;
   if (load && !load_) load_ = store_;
-  if (load && load_) count_load(*load_);
-  if (load && !load_) add(Counts::load_latency);
-  if (store && store_) stores_.add(store_->level, store_->tlb, store_->page);
+  if (load && load_) {
+    count_load(load_->result);
+    if (!load_->prefetches) keep_load(load_->at, load_->result, load_->locked || (store && store_ && store_->locked));
+  }
+  if (load && !load_) {
+    add(Counts::load_latency);
+    if (keeps_last_load_ && !telling_) kept_load_ = MemAccess{};
+  }
+  if (store && store_) stores_.add(store_->result.level, store_->result.tlb, store_->result.page);
   last_load_ = load ? load_ : std::nullopt;
   last_store_ = store ? store_ : std::nullopt;
   load_.reset();
@@ -282,6 +304,7 @@ bool ProcessorModel::saw_fast(const Seen& seen) {
   if (!a.is(Seen::retires) || load_ || store_) return false;
   if (hierarchy_.access_repeats(a.linear, a.bytes, a.is(Seen::op_stores))) {
     count_hits(a.is(Seen::op_loads) ? 1 : 0);
+    if (a.is(Seen::op_loads)) keep_hit(a.linear, a.is(Seen::store) && a.is(Seen::locked));
     return true;
   }
   hierarchy_.advance(a.now - std::exchange(now_, a.now));
@@ -292,7 +315,10 @@ bool ProcessorModel::saw_fast(const Seen& seen) {
                             .page = page_size_of(a.page_bytes),
                             .global = a.is(Seen::global)},
                            a.is(Seen::store) ? OffcoreRequest::demand_rfo : OffcoreRequest::demand_data_read);
-  if (a.is(Seen::op_loads)) count_load(result);
+  if (a.is(Seen::op_loads)) {
+    count_load(result);
+    keep_load(a.linear, result, a.is(Seen::store) && a.is(Seen::locked));
+  }
   if (a.is(Seen::op_stores)) stores_.add(result.level, result.tlb, result.page);
   return true;
 }
@@ -320,7 +346,10 @@ DataResult ProcessorModel::saw_access(const SeenBlocks& blocks, const BlockAcces
   const bool loads = of.is(Seen::op_loads), stores = of.is(Seen::op_stores);
   const bool retires = of.is(Seen::retires);
   if (retires && !load_ && !store_) {
-    if (loads) count_load(result);
+    if (loads) {
+      count_load(result);
+      keep_load(at, result, false);
+    }
     if (!stores) return result;
     const Result stored = of.both ? hierarchy_.store(data) : result;
     stores_.add(stored.level, stored.tlb, stored.page);
@@ -366,10 +395,12 @@ void ProcessorModel::saw_blocks(SeenBlocks& all) {
     }
     for (const BlockAccess& a : block->accesses) {
       const std::uint64_t at = *address++;
-      if (hierarchy_.access_repeats(at, a.bytes, a.is(Seen::op_stores)) && a.is(Seen::retires) && !load_) [[likely]]
+      if (hierarchy_.access_repeats(at, a.bytes, a.is(Seen::op_stores)) && a.is(Seen::retires) && !load_) [[likely]] {
         hits += a.is(Seen::op_loads) ? 1 : 0;
-      else
+        if (a.is(Seen::op_loads)) keep_hit(at, false);
+      } else {
         saw_access(all, a, at);
+      }
     }
     all.now += block->instructions;
   }
@@ -383,6 +414,7 @@ inline bool ProcessorModel::saw_hit(const BlockAccess& a, std::uint64_t at) {
   if (!hierarchy_.access_repeats(at, a.bytes, a.is(Seen::op_stores)) || !a.is(Seen::retires) || load_) [[unlikely]]
     return false;
   count_hits(a.is(Seen::op_loads) ? 1 : 0);
+  if (a.is(Seen::op_loads)) keep_hit(at, false);
   return true;
 }
 

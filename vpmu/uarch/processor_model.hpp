@@ -96,6 +96,10 @@ class ProcessorModel final : public Observer, private CodeFetcher {
   /// until the next keep_branches().
   BranchRun kept_branches(std::uint64_t now);
 
+  /// The last load of those that retired since the last call while CountPlan::last_load_wanted, but for those that
+  /// complete() tells.
+  std::optional<MemAccess> take_last_load() { return std::exchange(kept_load_, std::nullopt); }
+
   /// complete() will describe the instruction that begins now, or it and the branch that it is fused with.
   void begin_instruction();
   /// Adds to a retirement what was seen of it.
@@ -157,6 +161,8 @@ class ProcessorModel final : public Observer, private CodeFetcher {
   void join_store(Result& loaded, const Result& stored) const;
   void prefetched(const SeenAccess& a, const DataAccess& access, std::uint64_t now);
   void count_load(const Result& load);
+  void keep_load(std::uint64_t at, const Result& load, bool locked);
+  void keep_hit(std::uint64_t at, bool locked);
   [[nodiscard]] std::uint64_t count_alone(Counts counts) const;
   [[nodiscard]] std::uint64_t count_union(std::span<const Counts> kinds) const;
   /// Far more than a block's instructions make.
@@ -179,8 +185,16 @@ class ProcessorModel final : public Observer, private CodeFetcher {
   std::array<std::array<std::uint64_t, branch_ends>, static_cast<unsigned>(BranchKind::far) + 1> branches_{};
   std::array<std::uint64_t, counts_kinds> counts_{};  ///< Of events that the members above do not tell.
   std::uint64_t now_{};                               ///< Instructions that the hierarchy's clock has seen.
-  std::optional<Result> load_, store_;                ///< Of the instruction that runs.
-  std::optional<Result> last_load_, last_store_;      ///< Of the last one that complete() tells of.
+  /// An access of an instruction: of several, the last one (rule S4).
+  struct Access {
+    std::uint64_t at{};  ///< Linear.
+    Result result;
+    bool locked{}, prefetches{};
+    /// Adds it to what is known of the access.
+    void fill_in(MemAccess& access) const;
+  };
+  std::optional<Access> load_, store_;            ///< Of the instruction that runs.
+  std::optional<Access> last_load_, last_store_;  ///< Of the last one that complete() tells of.
   FrontendOutcome frontend_{};
   // The hierarchy's, when the instruction began.
   std::array<std::uint64_t, offcore_cell_count> offcore_before_{};
@@ -230,8 +244,10 @@ class ProcessorModel final : public Observer, private CodeFetcher {
   Front front_;
   bool mispredicted_{};
   bool sees_memory_{true};
-  bool telling_{};                ///< complete() will be called for the present instruction.
-  std::uint16_t latency_over_{};  ///< PlanEntry::latency_over.
+  bool keeps_last_load_{};
+  std::optional<MemAccess> kept_load_;  ///< take_last_load().
+  bool telling_{};                      ///< complete() will be called for the present instruction.
+  std::uint16_t latency_over_{};        ///< PlanEntry::latency_over.
 };
 
 }  // namespace vpmu::uarch

@@ -51,7 +51,10 @@ Result<vpmu::CountDeltas> ExactSource::sync(VcpuBackend& backend) {
   const Sibling sibling = backend.sibling();
   if (sibling_) progress_.pass_beside(sibling.since(*sibling_));
   sibling_ = sibling;
-  return progress_.take_deltas();
+  vpmu::CountDeltas deltas = progress_.take_deltas();
+  // The part of a plan that is left to the engine may have no event for the model.
+  if (progress_.plan().last_load_wanted && model_.is_made()) deltas.last_load = model_->take_last_load();
+  return deltas;
 }
 
 Result<RunEnd> ExactSource::walk(VcpuBackend& backend) { return run(backend, std::nullopt); }

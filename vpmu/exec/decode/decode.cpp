@@ -460,6 +460,7 @@ std::uint8_t events_of(const Decoding& d) {
     if (!d.is_memory(i)) continue;
     if ((d.at(i).actions & ZYDIS_OPERAND_ACTION_MASK_READ) != 0) events |= event_load;
     if ((d.at(i).actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0) events |= event_store;
+    if (d.locked() || d.in.mnemonic == ZYDIS_MNEMONIC_XCHG) events |= event_locked;
   }
   return events;
 }

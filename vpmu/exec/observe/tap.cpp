@@ -381,7 +381,8 @@ std::byte* find_tapped(Core* c, std::uint64_t at, PagingAccess access, unsigned 
       is_tagged(tag, at, 1) ? host_address(at, tlb.add[place]) : find_in_tables(c, rights, at, access);
   if (host == nullptr || bytes == 0 || !c->tap->running) return host;
   const SeenPage& page = c->tap->pages[static_cast<unsigned>(rights)][place];
-  const unsigned flags = (access == PagingAccess::write ? unsigned{Seen::store} : 0U) | global_flag(page);
+  const unsigned stores = Seen::store | ((c->tap->events & event_locked) != 0 ? unsigned{Seen::locked} : 0U);
+  const unsigned flags = (access == PagingAccess::write ? stores : 0U) | global_flag(page);
   note_access(*c->tap, {.flags = static_cast<std::uint8_t>(flags),
                         .bytes = static_cast<std::uint16_t>(bytes),
                         .page_bytes = page.page_bytes,

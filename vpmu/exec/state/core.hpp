@@ -69,6 +69,7 @@ enum OpEvent : std::uint8_t {
   event_store = 4,
   event_at_operand = 8,  ///< Op::bytes at its memory operand.
   event_at_stack = 16,   ///< 8 bytes: pushed or popped.
+  event_locked = 32,     ///< By a prefix, or because it is an XCHG with memory.
 };
 
 /// One decoded instruction. d, s, b, x and seg are byte offsets into Core::r, so that AH is an offset too.

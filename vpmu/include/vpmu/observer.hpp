@@ -32,6 +32,7 @@ struct SeenAccess {
   bool store{};
   bool second_half{};  ///< Continues the access before it, in the next page.
   Prefetch prefetch{};
+  bool locked{};         ///< The store of a locked instruction.
   bool is_mapped{true};  ///< A prefetch from where no RAM is, or none that the code may read, reaches no cache.
   bool global{};         ///< In a global page.
 };
@@ -83,7 +84,8 @@ union Seen {
     op_loads = 8,         ///< If it retires: it loads by its kind.
     op_stores = 16,       ///< It stores by its kind.
     global = 32,          ///< SeenAccess::global.
-    prefetch_to_l1 = 64,  ///< Of these two bits: a Prefetch.
+    locked = 64,          ///< Of a store: SeenAccess::locked.
+    prefetch_to_l1 = 64,  ///< Of these two bits, where nothing is stored: a Prefetch.
     prefetch_to_l2 = 128,
   };
   /// Of the flags: the lowest of the two bits.
@@ -120,7 +122,9 @@ union Seen {
     /// Whether that flag is set.
     [[nodiscard]] bool is(Flag flag) const { return (flags & flag) != 0; }
     /// SeenAccess::prefetch.
-    [[nodiscard]] Prefetch prefetch() const { return static_cast<Prefetch>(flags >> prefetch_at); }
+    [[nodiscard]] Prefetch prefetch() const {
+      return is(store) ? Prefetch::none : static_cast<Prefetch>(flags >> prefetch_at);
+    }
   };
   /// An instruction whose last access was noted without Flag::retires.
   struct Retired {
@@ -186,6 +190,7 @@ void tell(std::span<const Seen> all, To& to) {
                      .store = s.access.is(Seen::store),
                      .second_half = s.access.is(Seen::second_half),
                      .prefetch = s.access.prefetch(),
+                     .locked = s.access.is(Seen::store) && s.access.is(Seen::locked),
                      .is_mapped = s.access.page_bytes != 0,
                      .global = s.access.is(Seen::global)},
                     s.access.now);

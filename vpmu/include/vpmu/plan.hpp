@@ -26,8 +26,7 @@ struct PlanEntry {
   bool precise{};            ///< The overflow must be found at its very instruction (PEBS).
   bool armed{};              ///< PEBS is armed: the next retirement of the event must be given to Pmu::retire().
   /// Of load_latency: each load with a latency above this, in core cycles, or an unknown one counts (rule L2). Empty
-  /// where only some loads are tagged (rule L11), or another counter's record shows the last one (rule L6): then each
-  /// retired load must be given to Pmu::retire().
+  /// where only some loads are tagged (rule L11): then each retired load must be given to Pmu::retire().
   std::optional<std::uint16_t> latency_over;
   OffcoreFilter offcore{};  ///< Of offcore and offcore_1: the requests and suppliers that count.
 
@@ -55,11 +54,13 @@ struct LbrFilter {
 struct CountPlan {
   std::array<PlanEntry, max_counters> entries{};
   unsigned size{};
-  bool branches_wanted{};  ///< LBR or BTS records: each taken branch must reach the PMU if the source can see it, by
-                           ///< Pmu::retire() or in bulk by Pmu::record_branches().
-  bool branches_stored{};  ///< BTS: a record is written after each, which may fault. Report each by Pmu::retire(), or
-                           ///< in bulk at most as many as Pmu::branches_storable() says.
-  LbrFilter lbr_filter{};  ///< The branches that Pmu::record_branches() must be given.
+  bool branches_wanted{};   ///< LBR or BTS records: each taken branch must reach the PMU if the source can see it, by
+                            ///< Pmu::retire() or in bulk by Pmu::record_branches().
+  bool branches_stored{};   ///< BTS: a record is written after each, which may fault. Report each by Pmu::retire(), or
+                            ///< in bulk at most as many as Pmu::branches_storable() says.
+  LbrFilter lbr_filter{};   ///< The branches that Pmu::record_branches() must be given.
+  bool last_load_wanted{};  ///< Another counter's record may show the load that retired last (rule L6): it must reach
+                            ///< the PMU, by Pmu::retire() or as CountDeltas::last_load.
   std::uint8_t prefetchers_off{};  ///< MSR_MISC_FEATURE_CONTROL: reg::misc_feature_control.
   bool caches_wanted{};  ///< Somebody beside the core counts what its caches do, such as the package's uncore: a
                          ///< source with a model of them must run it. Pmu::plan() leaves it unset.
@@ -85,6 +86,8 @@ struct CountDeltas {
   std::array<std::uint64_t, max_gp_counters> filtered_cycles{};
   /// Counters whose events the totals of a pipeline gave: no instruction of theirs was missed.
   CounterSet by_pipeline{};
+  /// The last load among them, if CountPlan::last_load_wanted and there was one. A prefetch is none.
+  std::optional<MemAccess> last_load{};
   /// The events of a counter, to be changed.
   [[nodiscard]] constexpr std::uint64_t& operator[](CounterId c) { return value[c.index()]; }
   /// The events of a counter.

@@ -190,7 +190,7 @@ class Pmu {
   [[nodiscard]] bool take_load_tag(const Retirement& r);
   [[nodiscard]] bool load_latency_runs() const;
   [[nodiscard]] bool has_own_memory_fields(CounterId c) const;
-  [[nodiscard]] bool wants_last_load() const;
+  [[nodiscard]] bool tags_all_loads() const { return config_.policies.load_tag_interval <= 1; }
   [[nodiscard]] bool selected_frontend(const FrontendOutcome& f) const;
   [[nodiscard]] OffcoreFilter selected_offcore(Counts counts) const;
   [[nodiscard]] std::uint64_t fixed_control(CounterId c) const;

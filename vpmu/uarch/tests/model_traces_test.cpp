@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <deque>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -49,7 +50,8 @@ std::vector<Seen> random_trace(std::mt19937_64& random, unsigned length) {
         access(at, Seen::store | Seen::retires | Seen::op_loads | Seen::op_stores);
         break;
       case 4:  // both in one
-        access(at, Seen::store | Seen::retires | Seen::op_loads | Seen::op_stores);
+        access(at, Seen::store | Seen::retires | Seen::op_loads | Seen::op_stores |
+                       ((at & 8) != 0 ? unsigned{Seen::locked} : 0U));
         break;
       case 5:  // across lines, and what an op gave up
         access(at + 60, 0);
@@ -59,6 +61,26 @@ std::vector<Seen> random_trace(std::mt19937_64& random, unsigned length) {
     }
   }
   return trace;
+}
+
+/// A plan for which the last load must be known.
+CountPlan plan_of_last_load() {
+  CountPlan plan{.size = 1, .last_load_wanted = true};
+  plan.entries[0] = {.counts = Counts::load_latency, .latency_over = 11};
+  return plan;
+}
+
+/// Both must have kept the same last load (rule L6), which is returned.
+std::optional<MemAccess> expect_same_last_load(ProcessorModel& x, ProcessorModel& y) {
+  const auto a = x.take_last_load(), b = y.take_last_load();
+  EXPECT_EQ(a.has_value(), b.has_value());
+  if (!a || !b) return {};
+  EXPECT_EQ(a->address, b->address);
+  EXPECT_EQ(a->level, b->level);
+  EXPECT_EQ(a->latency, b->latency);
+  EXPECT_EQ(a->stlb_miss, b->stlb_miss);
+  EXPECT_EQ(a->locked, b->locked);
+  return a;
 }
 
 /// Both must have the same counts, and the same contents of caches and TLBs, seen by fetches and loads.
@@ -89,8 +111,17 @@ TEST(ProcessorModels, CountTheSameManyAtOnce) {
   for (const Profile& profile : all_profiles()) {
     const std::vector<Seen> trace = random_trace(random, 20'000);
     ProcessorModel at_once{profile}, one_by_one{profile};
-    at_once.saw(trace);
-    tell(trace, one_by_one);
+    for (ProcessorModel* const model : {&at_once, &one_by_one}) model->follow(plan_of_last_load());
+    unsigned locked = 0;
+    for (std::span<const Seen> rest{trace}; !rest.empty();) {
+      const auto part = rest.first(std::min<std::size_t>(rest.size(), 1 + random() % 4));
+      rest = rest.subspan(part.size());
+      at_once.saw(part);
+      tell(part, one_by_one);
+      const auto last = expect_same_last_load(at_once, one_by_one);
+      locked += last && last->locked ? 1 : 0;
+    }
+    EXPECT_GT(locked, 100U);
     expect_same(at_once, one_by_one, std::string{profile.name});
     EXPECT_GT(at_once.count(Counts::l1_hit), 1000U);
     EXPECT_GT(at_once.count(Counts::l3_miss), 100U);
@@ -180,6 +211,8 @@ TEST(ProcessorModels, CountTheSameByBlocks) {
   for (const Profile& profile : all_profiles()) {
     RandomBlocks blocks{random};
     ProcessorModel by_blocks{profile}, one_by_one{profile};
+    for (ProcessorModel* const model : {&by_blocks, &one_by_one}) model->follow(plan_of_last_load());
+    unsigned last_loads = 0;
     SeenBlocks a = blocks.first(), b = a;
     for (unsigned n = 0; n < 300; ++n) {
       a = b = blocks.next(a);
@@ -188,6 +221,7 @@ TEST(ProcessorModels, CountTheSameByBlocks) {
       EXPECT_EQ(a.now, b.now);
       EXPECT_EQ(a.line, b.line);
       EXPECT_EQ(a.branch.at, b.branch.at);
+      last_loads += expect_same_last_load(by_blocks, one_by_one) ? 1 : 0;
       const auto happens = random() % 32;
       for (ProcessorModel* const model : {&by_blocks, &one_by_one}) {
         if (happens == 0) model->flushed({});
@@ -197,6 +231,7 @@ TEST(ProcessorModels, CountTheSameByBlocks) {
       }
       if (happens == 3) blocks.remap();
     }
+    EXPECT_GT(last_loads, 100U);
     EXPECT_GT(by_blocks.count(Counts::l1_hit), 10'000U);
     EXPECT_GT(by_blocks.count(Counts::l3_miss), 100U);
     EXPECT_GT(by_blocks.count(Counts::mispredicts), 100U);

@@ -106,6 +106,8 @@ TEST_F(AProcessorModel, TheLastElementCounts) {
   run({load_of(0x1000)}, true, false);
   const Retirement r = run({load_of(0x5000), store_of(0x6000), load_of(0x1000), store_of(0x6008)}, true, true);
   EXPECT_EQ(r.load.level, HitLevel::l1);
+  EXPECT_EQ(r.load.address.value(), 0x1000U);
+  EXPECT_EQ(r.store.address.value(), 0x6008U);
   EXPECT_EQ(model_.count(Counts::l1_hit), 1U);
 }
 
