@@ -24,7 +24,6 @@
 #include "exec/modules.hpp"
 #include "exec/preparation.hpp"
 #include "exec/session.hpp"
-#include "files/input_file.hpp"
 #include "shared/process.hpp"
 #include "snapshot/snapshot_file.hpp"
 #include "tables/models.hpp"
@@ -81,19 +80,15 @@ class KernelLog {
 
 /// What the guest boots from.
 struct BootFiles {
-  std::vector<std::byte> kernel;
-  std::string version;  ///< Of the kernel.
+  KernelFile kernel;
   ExecModules modules;
 };
 
 Result<BootFiles> read_boot_files(const ExecArguments& arguments, const ExecPreparation& preparation) {
-  constexpr std::uint64_t max_kernel_bytes = 1ULL << 30U;
   BootFiles files;
-  VMM_ASSIGN(files.kernel, read_whole_file(arguments.machine.kernel,
-                                           {.what = "the kernel", .advice = "give a readable bzImage with --kernel"},
-                                           max_kernel_bytes));
-  VMM_ASSIGN(files.version, kernel_version(files.kernel));
-  VMM_ASSIGN(const auto directory, find_module_directory(arguments.modules, arguments.machine.kernel, files.version));
+  VMM_ASSIGN(files.kernel, look_at_kernel(arguments.machine.kernel));
+  VMM_ASSIGN(const auto directory,
+             find_module_directory(arguments.modules, arguments.machine.kernel, files.kernel.version));
   if (!directory) return files;
   VMM_ASSIGN(files.modules.first, find_modules(*directory, preparation.modules));
   VMM_ASSIGN(files.modules.later, find_modules(*directory, preparation.later_modules, files.modules.first));
@@ -202,7 +197,7 @@ class ExecRun {
       tell("the guest boots: " + describe(cache.error()));
       return {};
     }
-    VMM_ASSIGN(key_, guest_key(arguments_->machine, files.kernel, files.version, describe_devices()));
+    VMM_ASSIGN(key_, guest_key(arguments_->machine, files.kernel, describe_devices()));
     cache_.emplace(std::move(*cache));
     return {};
   }

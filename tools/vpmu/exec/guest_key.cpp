@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <iterator>
-#include <vector>
 
 #include "files/input_file.hpp"
 #include "kvm/system.hpp"
@@ -25,16 +24,10 @@ std::uint64_t sum_of(std::span<const std::byte> bytes) {
   return sum.value();
 }
 
-/// In pieces, which stay in the cache: the program may have a hundred times the memory that this command needs.
 Result<std::uint64_t> sum_of_program() {
-  constexpr std::size_t piece = std::size_t{256} << 10U;
   VMM_ASSIGN(auto file, InputFile::open("/proc/self/exe", {.what = "this program", .advice = "mount /proc"}));
-  std::vector<std::byte> bytes(piece);
   Checksum sum;
-  for (std::size_t got = piece; got == piece;) {
-    VMM_ASSIGN(got, file.read(bytes));
-    sum.add(std::span{bytes}.first(got));
-  }
+  VMM_TRY(file.read_in_pieces([&sum](std::span<const std::byte> piece) { sum.add(piece); }));
   return sum.value();
 }
 
@@ -61,8 +54,7 @@ Result<std::uint64_t> sum_of_features(const MachineConfig& machine) {
 
 }  // namespace
 
-Result<std::string> guest_key(const MachineConfig& machine, std::span<const std::byte> kernel,
-                              const std::string& kernel_version, const std::string& devices) {
+Result<std::string> guest_key(const MachineConfig& machine, const KernelFile& kernel, const std::string& devices) {
   VMM_ASSIGN(const std::uint64_t program, sum_of_program());
   VMM_ASSIGN(const std::uint64_t host_features, sum_of_features(machine));
   // All members, so that a new one cannot be forgotten. Left out: paths, and what a guest of
@@ -75,11 +67,11 @@ Result<std::string> guest_key(const MachineConfig& machine, std::span<const std:
   const Schedule turns = schedule.value_or(Schedule{});
   const std::string all =
       fmt::format("{:x} {:x} {:x} {:x}\n{}\n{} {} {} {} {}\n{} {} {} {} {}\n{} {} {} {}\n{} {} {} {}\n{}\n", program,
-                  sum_of(kernel), sum_of(*initrd_content), host_features, command_line, memory_bytes, cpus,
+                  kernel.checksum, sum_of(*initrd_content), host_features, command_line, memory_bytes, cpus,
                   threads_per_core, model, bare_metal, source, was_open, compiling.after, static_cast<int>(time),
                   changes.text(), static_cast<int>(accel), static_cast<int>(unknown_msr), static_cast<int>(pmu_time),
                   skid_events, load_tag_interval, epoch, turns.turn, turns.seed, devices);
-  return fmt::format("{}-{}-{:016x}", model, kernel_version, sum_of(std::as_bytes(std::span{all})));
+  return fmt::format("{}-{}-{:016x}", model, kernel.version, sum_of(std::as_bytes(std::span{all})));
 }
 
 }  // namespace vmm::tool

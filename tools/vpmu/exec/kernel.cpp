@@ -7,11 +7,14 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string_view>
 
 #include <fmt/format.h>
 
 #include "boot/linux_image.hpp"
+#include "files/input_file.hpp"
+#include "snapshot/checksum.hpp"
 
 namespace vmm::tool {
 namespace {
@@ -61,6 +64,19 @@ Result<std::string> kernel_version(std::span<const std::byte> file) {
       !std::ranges::all_of(version, is_plain))
     return usage_error(fmt::format("the kernel's header has '{}' where its version should be", printable(version)));
   return version;
+}
+
+Result<KernelFile> look_at_kernel(const std::string& path) {
+  VMM_ASSIGN(auto file,
+             InputFile::open(path, {.what = "the kernel", .advice = "give a readable bzImage with --kernel"}));
+  std::optional<Result<std::string>> version;  // its place is at the beginning
+  Checksum checksum;
+  VMM_TRY(file.read_in_pieces([&](std::span<const std::byte> piece) {
+    if (!version) version = kernel_version(piece);
+    checksum.add(piece);
+  }));
+  if (!*version) return Failure{version->error()};
+  return KernelFile{.version = **version, .checksum = checksum.value()};
 }
 
 }  // namespace vmm::tool

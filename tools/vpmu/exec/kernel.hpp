@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,5 +28,14 @@ Result<std::string> find_kernel(const KernelPlaces& places);
 /// The version in a bzImage, as `uname -r` prints it: the name of its directory of modules. Fails with kind usage if
 /// the file has none.
 Result<std::string> kernel_version(std::span<const std::byte> file);
+
+/// A kernel's file.
+struct KernelFile {
+  std::string version;       ///< kernel_version().
+  std::uint64_t checksum{};  ///< Checksum of all of it.
+};
+
+/// Reads it once, and keeps nothing of it. Fails with kind usage.
+Result<KernelFile> look_at_kernel(const std::string& path);
 
 }  // namespace vmm::tool

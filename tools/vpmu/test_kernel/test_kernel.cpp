@@ -13,11 +13,9 @@
 #include "exec/exec.hpp"
 #include "exec/kernel.hpp"
 #include "exec/perf_there.hpp"
-#include "files/input_file.hpp"
 #include "machine/config.hpp"
 #include "model/own_part.hpp"
 #include "shared/set_option.hpp"
-#include "snapshot/checksum.hpp"
 #include "tables/models.hpp"
 #include "test_kernel/delivery.hpp"
 #include "test_kernel/expectations.hpp"
@@ -48,15 +46,11 @@ constexpr std::string_view kernel_options =
 
 /// Reads the kernel's file and identifies the kernel.
 Result<KernelReport> describe_kernel(const std::string& kernel) {
-  constexpr std::uint64_t max = 1ULL << 30U;
-  VMM_ASSIGN(const auto image,
-             read_whole_file(kernel, {.what = "the kernel", .advice = "give a readable bzImage"}, max));
+  VMM_ASSIGN(const KernelFile file, look_at_kernel(kernel));
   KernelReport report;
   report.kernel = kernel;
-  VMM_ASSIGN(report.version, kernel_version(image));
-  Checksum checksum;
-  checksum.add(image);
-  report.checksum = fmt::format("{:016x}", checksum.value());
+  report.version = file.version;
+  report.checksum = fmt::format("{:016x}", file.checksum);
   return report;
 }
 

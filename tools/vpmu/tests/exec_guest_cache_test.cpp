@@ -156,11 +156,11 @@ TEST_F(GuestCaches, RefuseASizeThatIsNone) {
 }
 
 /// A guest's name, with something changed.
-std::string key_with(const std::function<void(MachineConfig&)>& change, std::size_t kernel_bytes = 10,
-                     const std::string& version = "6.1", const std::string& devices = "one") {
+std::string key_with(const std::function<void(MachineConfig&)>& change, const KernelFile& kernel = {"6.1", 10},
+                     const std::string& devices = "one") {
   MachineConfig machine{.initrd_content = std::make_shared<const std::vector<std::byte>>(3)};
   change(machine);
-  const auto key = guest_key(machine, std::vector<std::byte>(kernel_bytes), version, devices);
+  const auto key = guest_key(machine, kernel, devices);
   EXPECT_TRUE(key);
   return *key;
 }
@@ -190,9 +190,9 @@ TEST(GuestKey, TellsApartWhatGuestsDependOn) {
       [](MachineConfig& m) { m.schedule = Schedule{.seed = 7}; }};
   std::set<std::string> keys;
   for (const auto& change : changes) keys.insert(key_with(change));
-  keys.insert(key_with(nothing, 11));
-  keys.insert(key_with(nothing, 10, "6.2"));
-  keys.insert(key_with(nothing, 10, "6.1", "two"));
+  keys.insert(key_with(nothing, {"6.1", 11}));
+  keys.insert(key_with(nothing, {"6.2", 10}));
+  keys.insert(key_with(nothing, {"6.1", 10}, "two"));
   EXPECT_EQ(keys.size(), changes.size() + 3);
   EXPECT_EQ(key_with(nothing), key_with(nothing));
   EXPECT_EQ(key_with(nothing), key_with([](MachineConfig& m) { m.kernel = "/elsewhere/the-same"; }));

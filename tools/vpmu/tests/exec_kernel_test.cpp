@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <string_view>
 #include <vector>
+
+#include "snapshot/checksum.hpp"
 
 namespace vmm::tool {
 namespace {
@@ -35,6 +39,33 @@ TEST(KernelVersion, IsRefusedWhereThereIsNone) {
   for (const char* const text : {"", " 6.1", "../../6.1", ".", "6.1/x", "6\x01", "6\xFF"})
     EXPECT_FALSE(kernel_version(image_with(text))) << text;
   EXPECT_FALSE(kernel_version(image_with(std::string(65, 'x'))));
+}
+
+// Of a file that is read in several pieces.
+TEST(KernelFile, IsKnownByItsVersionAndAllOfItsContent) {
+  std::vector<std::byte> image = image_with("6.1 (a@b)");
+  image.resize(700'000);
+  const auto write = [&image](const std::string& path) {
+    std::ofstream{path, std::ios::binary}.write(reinterpret_cast<const char*>(image.data()),
+                                                static_cast<std::streamsize>(image.size()));
+    return path;
+  };
+  const std::string directory = testing::TempDir();
+  const auto whole = look_at_kernel(write(directory + "kernel_a"));
+  ASSERT_TRUE(whole);
+  EXPECT_EQ(whole->version, "6.1");
+  Checksum checksum;
+  checksum.add(image);
+  EXPECT_EQ(whole->checksum, checksum.value());
+  image.back() = std::byte{1};
+  const auto other = look_at_kernel(write(directory + "kernel_b"));
+  ASSERT_TRUE(other);
+  EXPECT_NE(other->checksum, whole->checksum);
+  image.assign(0x1000, std::byte{});
+  const auto none = look_at_kernel(write(directory + "kernel_c"));
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().kind, ErrorKind::usage);
+  EXPECT_FALSE(look_at_kernel("/no/such/kernel"));
 }
 
 TEST(FindKernel, TakesTheFirstThatCanBeRead) {

@@ -30,6 +30,15 @@ Result<std::size_t> InputFile::read(std::span<std::byte> room) {
   return done;
 }
 
+Result<void> InputFile::read_in_pieces(const std::function<void(std::span<const std::byte>)>& take) {
+  std::vector<std::byte> piece(std::size_t{256} << 10U);
+  for (;;) {
+    VMM_ASSIGN(const std::size_t got, read(piece));
+    take(std::span{piece}.first(got));
+    if (got < piece.size()) return {};
+  }
+}
+
 Result<std::vector<std::byte>> read_whole_file(const std::string& path, FileRole role, std::uint64_t max) {
   VMM_ASSIGN(auto file, InputFile::open(path, std::move(role)));
   if (file.size() > max)

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,6 +24,8 @@ class InputFile {
   [[nodiscard]] std::uint64_t size() const { return size_; }
   /// The next bytes: as many as there is room for, fewer only at its end. Fails with kind usage.
   Result<std::size_t> read(std::span<std::byte> room);
+  /// All that is left of it, in pieces of 256 KiB, which stay in the host's cache. Fails with kind usage.
+  Result<void> read_in_pieces(const std::function<void(std::span<const std::byte>)>& take);
   /// A failure that names the file.
   [[nodiscard]] Failure refuse(const std::string& why) const { return cannot("read", role_, path_, why); }
 
