@@ -17,11 +17,21 @@ vpmu::PebsRegisters pebs_registers(const kvm_regs& r) {
            r.r13, r.r14, r.r15}};
 }
 
+/// The elements that a repeated string instruction has done.
+std::uint64_t elements_of(const MemoryOperand& operand, const kvm_regs& before, const kvm_regs& after) {
+  return (before.rcx - after.rcx) & vpmu::low_bits(operand.address_bytes * 8U);
+}
+
+// Of several elements the last (rule S4): RSI and RDI point behind it, or before it with DF.
 vpmu::MemAccess access_of(const std::optional<MemoryOperand>& operand, const Instruction& i, vpmu::GuestLinear ip,
-                          const kvm_regs& before, const kvm_sregs& sregs) {
+                          const kvm_regs& before, const kvm_regs& after, const kvm_sregs& sregs) {
   if (!operand || operand->scattered) return {};  // no single address
+  if (i.rep && elements_of(*operand, before, after) == 0) return {};
   constexpr std::uint64_t line = 64;
-  const vpmu::GuestLinear at = operand_address(*operand, i, ip, before, sregs);
+  MemoryOperand element = *operand;
+  if (i.rep)
+    element.displacement += x86::rflags::DF::test(before.rflags) ? element.bytes : -std::int64_t{element.bytes};
+  const vpmu::GuestLinear at = operand_address(element, i, ip, i.rep ? after : before, sregs);
   const std::uint64_t last = at.value() + (operand->bytes > 0 ? operand->bytes - 1U : 0U);
   return {.address = at, .locked = i.locked, .split = at.value() / line != last / line};
 }
@@ -36,7 +46,7 @@ bool is_taken(const Instruction& i, vpmu::GuestLinear at, vpmu::GuestLinear next
 std::int32_t more_accesses(const std::optional<MemoryOperand>& operand, unsigned each, const Instruction& i,
                            const kvm_regs& before, const kvm_regs& after) {
   if (!operand) return 0;
-  const std::uint64_t elements = i.rep ? (before.rcx - after.rcx) & vpmu::low_bits(operand->address_bytes * 8U) : 1;
+  const std::uint64_t elements = i.rep ? elements_of(*operand, before, after) : 1;
   constexpr std::uint64_t max = std::numeric_limits<std::int32_t>::max();
   return static_cast<std::int32_t>(std::min(elements * each, max)) - 1;
 }
@@ -57,8 +67,8 @@ Retired retired_instruction(const Instruction& i, const kvm_regs& before, const 
                    .more_loads = more_accesses(i.load, i.accesses.loads, i, before, after),
                    .more_stores = more_accesses(i.store, i.accesses.stores, i, before, after),
                    .kind = i.kind,
-                   .load = access_of(i.load ? i.load : i.prefetched, i, at, before, sregs),
-                   .store = access_of(i.store, i, at, before, sregs),
+                   .load = access_of(i.load ? i.load : i.prefetched, i, at, before, after, sregs),
+                   .store = access_of(i.store, i, at, before, after, sregs),
                    .branch = {.kind = i.branch,
                               .taken = is_taken(i, at, next),
                               .target_cpl = static_cast<std::uint8_t>(target_cpl.value_or(cpl)),

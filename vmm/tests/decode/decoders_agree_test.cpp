@@ -13,6 +13,7 @@
 #include "exec/tests/fixtures/flat_ram.hpp"
 #include "memory/host_code.hpp"
 #include "sources/retired_instruction.hpp"
+#include "support/x86.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vmm::test {
@@ -111,7 +112,31 @@ TEST_F(Decoders, AgreeOnBranchesLoadsAndStores) {
     EXPECT_TRUE(seen.contains(name)) << name;
 }
 
-// A gather loads from many places: a record that names one of them would be wrong.
+// Rule S4. RSI and RDI are behind the last element that was done, or before it with DF.
+TEST(RetiredInstruction, ARepeatedStringHasItsLastElement) {
+  const auto at = [](const std::vector<std::uint8_t>& code, bool down, unsigned elements) {
+    const auto i = decode_instruction(std::as_bytes(std::span{code}), CodeMode::bits64);
+    const unsigned bytes = i.value().store ? i->store->bytes : i->load->bytes;
+    kvm_regs before{.rcx = 10, .rflags = down ? x86::rflags::DF::mask : 0};
+    before.rsi = 0x2000;
+    before.rdi = 0x3000;
+    kvm_regs after = before;
+    after.rcx -= elements;
+    after.rsi += down ? 0ULL - elements * bytes : elements * bytes;
+    after.rdi += down ? 0ULL - elements * bytes : elements * bytes;
+    const vpmu::Retirement what = retired_instruction(*i, before, kvm_sregs{}, after, {.cycles = 1}).what;
+    return std::pair{what.load.address.value(), what.store.address.value()};
+  };
+  EXPECT_EQ(at(X86("rep movsq"), false, 4), (std::pair{0x2018UL, 0x3018UL}));
+  EXPECT_EQ(at(X86("rep movsq"), true, 4), (std::pair{0x1FE8UL, 0x2FE8UL}));
+  EXPECT_EQ(at(X86("rep movsq"), false, 1), (std::pair{0x2000UL, 0x3000UL})) << "one at a time, by single-steps";
+  EXPECT_EQ(at(X86("rep movsq"), false, 0), (std::pair{0UL, 0UL})) << "it has made no access";
+  EXPECT_EQ(at(X86("rep lodsw"), false, 3).first, 0x2004U);
+  EXPECT_EQ(at(X86("rep stosb"), true, 10).second, 0x2FF7U);
+  EXPECT_EQ(at(X86("movsq"), false, 0), (std::pair{0x2000UL, 0x3000UL})) << "RCX does not count";
+}
+
+// A gather loads from many places, which its general registers alone do not tell.
 TEST(RetiredInstruction, AGatherLoadsAndHasNoAddress) {
   const auto load_of = [](const std::vector<unsigned>& bytes) {
     std::vector<std::byte> code;
