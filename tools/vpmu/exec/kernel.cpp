@@ -67,8 +67,9 @@ Result<std::string> kernel_version(std::span<const std::byte> file) {
 }
 
 Result<KernelFile> look_at_kernel(const std::string& path) {
-  VMM_ASSIGN(auto file,
-             InputFile::open(path, {.what = "the kernel", .advice = "give a readable bzImage with --kernel"}));
+  VMM_ASSIGN(auto file, InputFile::open(path, {.what = "the kernel", .advice = "give a readable bzImage"}));
+  constexpr std::uint64_t max_bytes = 1ULL << 30U;
+  VMM_TRY(file.has_at_most(max_bytes));
   std::optional<Result<std::string>> version;  // its place is at the beginning
   Checksum checksum;
   VMM_TRY(file.read_in_pieces([&](std::span<const std::byte> piece) {

@@ -2,23 +2,20 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "exec/exec.hpp"
 #include "exec/kernel.hpp"
-#include "files/input_file.hpp"
 
 namespace vmm::tool {
 namespace {
 
 Result<std::string> version_of_kernel(const ExecArguments& arguments) {
-  constexpr std::uint64_t max_kernel_bytes = 1ULL << 30U;
   VMM_ASSIGN(const std::string path, find_kernel(kernel_places(arguments.kernel)));
-  VMM_ASSIGN(const auto image,
-             read_whole_file(path, {.what = "the kernel", .advice = "give a readable bzImage with --kernel"},
-                             max_kernel_bytes));
-  return kernel_version(image);
+  VMM_ASSIGN(KernelFile kernel, look_at_kernel(path));
+  return std::move(kernel.version);
 }
 
 }  // namespace

@@ -22,9 +22,12 @@ class InputFile {
 
   /// In bytes, when it was opened.
   [[nodiscard]] std::uint64_t size() const { return size_; }
+  /// Fails with kind usage if it is longer.
+  [[nodiscard]] Result<void> has_at_most(std::uint64_t bytes) const;
   /// The next bytes: as many as there is room for, fewer only at its end. Fails with kind usage.
   Result<std::size_t> read(std::span<std::byte> room);
-  /// All that is left of it, in pieces of 256 KiB, which stay in the host's cache. Fails with kind usage.
+  /// All of it, in pieces of 256 KiB, which stay in the host's cache. To be called before anything was read. Fails with
+  /// kind usage, also on a file that is shortened while it is read; what it grows by is left out.
   Result<void> read_in_pieces(const std::function<void(std::span<const std::byte>)>& take);
   /// A failure that names the file.
   [[nodiscard]] Failure refuse(const std::string& why) const { return cannot("read", role_, path_, why); }
