@@ -3,7 +3,7 @@
 
     tools/lint/links.py [ROOT]
 
-Looks at [text](target) and ![text](target) in every Markdown file, outside of code. Links to other sites are not followed. Another document must link to
+A link leads to what the site has, too (tools/docs): a source file is named without one. Looks at [text](target) and ![text](target) in every Markdown file, outside of code. Links to other sites are not followed. Another document must link to
 every document except README.md: otherwise nobody finds it.
 """
 import pathlib
@@ -13,6 +13,8 @@ import urllib.parse
 from source_tree import files, finish, root_from_arguments
 
 LINK = re.compile(r"\[[^][]*(?:\[[^][]*\][^][]*)*\]\(([^()\s]+)\)")
+# What tools/docs puts into the site.
+IN_SITE = re.compile(r".*\.(md|svg|ya?ml)|LICENSE|vpmu/examples(/.*)?")
 ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:")
 
 
@@ -51,6 +53,8 @@ def check(root, documents):
                     yield f"{name}: link to {target}: there is no such file"
                     continue
                 to = to / "README.md" if to.is_dir() and (to / "README.md").exists() else to
+                if not IN_SITE.fullmatch(to.relative_to(root).as_posix()):
+                    yield f"{name}: link to {target}: the site does not have it"
                 if to != path:
                     linked.add(to)
                 if anchor and anchor not in anchors(texts.get(to, "")):
