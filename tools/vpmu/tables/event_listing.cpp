@@ -93,7 +93,7 @@ Corporation, BSD-3-Clause).
 - **Precise**: can trigger a PEBS record; `only` has no meaning without PEBS; `disputed`: Intel's event list says no, libpfm4 or Linux yes, and
   here it can.
 - **Counters**: PMC0 to PMC7, of which 4 to 7 exist only without SMT; PEBS works on PMC0 to PMC3.
-- **Source**: how that counting source delivers the event; the exact source is with its model of time. *Estimated* from time is as good as the guest's clock. *Not counted*: the event can be
+- **Source**: how that counting source delivers the event; the exact source with `--time pipeline`. *Estimated* from time is as good as the guest's clock. *Not counted*: the event can be
   programmed and reads 0. *Exact, always 0*: it counts what does not exist here, as transactions (no model reports TSX) or the memory
   of another package, and 0 is right.
   The perf source's events depend on the host. *Nearest*: the host's event that comes nearest is counted. *By the engine*: the host has no
