@@ -10,7 +10,7 @@ import time
 
 REPO = pathlib.Path(__file__).resolve().parent.parent.parent
 CACHE = pathlib.Path(os.environ.get("VPMU_CACHE") or REPO / "build" / "cache")
-# What tools/bed/fetch unpacked, by QEMU's version. The first may be empty where the machine has that one.
+# What tools/dev/bed/fetch unpacked, by QEMU's version. The first may be empty where the machine has that one.
 ROOTS = {"10": CACHE / "qemu", "7.2": CACHE / "qemu7"}
 # The smallest one, and what libvirt takes by itself.
 MACHINES = {"microvm": "microvm,acpi=on,rtc=on", "q35": "q35"}

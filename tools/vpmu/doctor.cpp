@@ -97,8 +97,8 @@ std::string_view conclude(const Fitness& fitness) {
   if (fitness.on_kvm) return "fit: guests with a virtual PMU run on this host's KVM";
   if (fitness.runs_guests)
     return "fit: guests with a virtual PMU run on this host without KVM, which is not fit: see the lines marked unfit; "
-           "tests that need KVM run in the bed: `tools/bed/run -- COMMAND`";
-  return "not fit: see the lines marked unfit; the bed works everywhere: `tools/bed/run -- COMMAND`";
+           "tests that need KVM run in the bed: `tools/dev/bed/run -- COMMAND`";
+  return "not fit: see the lines marked unfit; the bed works everywhere: `tools/dev/bed/run -- COMMAND`";
 }
 
 std::string as_lines(const std::vector<Finding>& findings, const Fitness& fitness) {

@@ -379,7 +379,7 @@ void add_exec_options(Command& exec, const std::shared_ptr<ExecArguments>& argum
       .takes_file();
   exec.begin_section("Its kernel");
   exec.add_option("--kernel", arguments->kernel,
-                  "bzImage; default: this host's kernel, or the one that tools/bed/fetch has fetched")
+                  "bzImage; default: this host's kernel, or the one that tools/dev/bed/fetch has fetched")
       .takes_file();
   exec.add_option("--modules", arguments->modules, "the kernel's module directory; default: where packages have it")
       .takes_file();

@@ -47,7 +47,7 @@ Result<std::string> find_kernel(const KernelPlaces& places) {
     if (readable(place)) return place;
   return usage_error(fmt::format("no kernel for the guest: --kernel is not given, and neither {} nor {} can be read",
                                  printable(places.running), printable(places.fetched)),
-                     "give a bzImage with --kernel, make this host's readable, or run tools/bed/fetch guest");
+                     "give a bzImage with --kernel, make this host's readable, or run tools/dev/bed/fetch guest");
 }
 
 Result<std::string> kernel_version(std::span<const std::byte> file) {

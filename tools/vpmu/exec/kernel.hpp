@@ -13,10 +13,10 @@ namespace vmm::tool {
 struct KernelPlaces {
   std::string given;    ///< By --kernel; empty: looked for.
   std::string running;  ///< This host's own.
-  std::string fetched;  ///< The one that tools/bed/fetch guest has put into its cache.
+  std::string fetched;  ///< The one that tools/dev/bed/fetch guest has put into its cache.
 };
 
-/// Where tools/bed/fetch keeps a file: in the cache of VPMU_CACHE, else in that of the source tree.
+/// Where tools/dev/bed/fetch keeps a file: in the cache of VPMU_CACHE, else in that of the source tree.
 std::string fetched_file(std::string_view path);
 
 /// The places on this host.

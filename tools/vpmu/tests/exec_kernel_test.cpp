@@ -80,7 +80,7 @@ TEST(FindKernel, NamesAllPlacesAndWhatToDo) {
   EXPECT_EQ(none.error().what,
             "no kernel for the guest: --kernel is not given, and neither /no/running nor /no/fetched can be read");
   EXPECT_EQ(none.error().advice,
-            "give a bzImage with --kernel, make this host's readable, or run tools/bed/fetch guest");
+            "give a bzImage with --kernel, make this host's readable, or run tools/dev/bed/fetch guest");
 }
 
 }  // namespace

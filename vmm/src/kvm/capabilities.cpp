@@ -51,7 +51,7 @@ Result<void> require_capabilities(const System& system) {
   for (const auto& answer : probe_capabilities(system)) {
     if (answer.row->need == Need::required && answer.value == 0) {
       return host_error(fmt::format("this KVM lacks {} ({})", answer.row->name, answer.row->use), 0,
-                        "use a newer host kernel, or run in the bed: `tools/bed/run -- COMMAND`");
+                        "use a newer host kernel, or run in the bed: `tools/dev/bed/run -- COMMAND`");
     }
   }
   return {};

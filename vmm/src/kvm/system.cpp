@@ -21,9 +21,9 @@ Failure open_failure(const std::string& path, int error) {
     case ENOENT:
     case ENXIO:
     case ENODEV:
-      return host_error(
-          what, error,
-          "load KVM with `modprobe kvm_intel` or `modprobe kvm_amd`, or run in the bed: `tools/bed/run -- COMMAND`");
+      return host_error(what, error,
+                        "load KVM with `modprobe kvm_intel` or `modprobe kvm_amd`, or run in the bed: "
+                        "`tools/dev/bed/run -- COMMAND`");
     case EACCES:
     case EPERM: return host_error(what, error, "run as root, or `adduser $USER kvm` and log in again");
     default: return host_error(what, error, "see `vpmu doctor`");

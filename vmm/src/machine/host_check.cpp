@@ -20,7 +20,7 @@ namespace {
 
 using Verdict = Finding::Verdict;
 
-constexpr auto use_the_bed = "run guests in the bed: `tools/bed/run -- COMMAND`";
+constexpr auto use_the_bed = "run guests in the bed: `tools/dev/bed/run -- COMMAND`";
 
 Finding kernel_modules() {
   utsname names{};

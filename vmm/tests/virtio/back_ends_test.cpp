@@ -22,7 +22,7 @@
 #include "jail/jail.hpp"
 #include "virtio/vhost_user_device.hpp"
 
-// The real daemons, if they are installed or tools/bed has fetched them; environment variables may name others.
+// The real daemons, if they are installed or tools/dev/bed has fetched them; environment variables may name others.
 
 namespace vmm::test {
 namespace {
@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t request_at = 0x100000, answer_at = 0x200000;
 
-/// The program that the environment variable names, else the one that tools/bed has fetched, else the host's.
+/// The program that the environment variable names, else the one that tools/dev/bed has fetched, else the host's.
 ProgramChoice choice_of(const char* variable, const std::string& fetched) {
   const char* const path = std::getenv(variable);
   const char* const search = std::getenv("PATH");

@@ -10,7 +10,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
-sys.path.insert(0, str(ROOT / "tools/bed"))
+sys.path.insert(0, str(ROOT / "tools/dev/bed"))
 import machine  # noqa: E402  (where QEMU and the kernels are)
 
 LIMIT_SECONDS = 100
