@@ -1,5 +1,5 @@
-// Every instruction that the decoder knows, on every model without KVM: it runs, or faults as the manual says, and none
-// ends the guest. SDM 3A table 6-2.
+// Every instruction that the decoder knows, on every model's features without KVM: it runs, or faults as the manual
+// says, and none ends the guest. SDM 3A table 6-2.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -192,9 +192,12 @@ TEST_P(EveryInstruction, RunsOrFaultsOnTheModel) {
   EXPECT_GT(some_complete, 500U);
 }
 
-std::vector<std::string_view> model_names() {
+/// Of the models that have the same features the first: what an instruction does follows from them.
+std::vector<std::string_view> models_that_differ() {
   std::vector<std::string_view> names;
-  for (const MachineModel& model : all_machine_models()) names.push_back(model.name);
+  std::set<std::vector<std::string_view>> features;
+  for (const MachineModel& model : all_machine_models())
+    if (features.insert(feature_names(cpuid_of(model.name))).second) names.push_back(model.name);
   return names;
 }
 
@@ -204,7 +207,7 @@ std::string name_of(const testing::TestParamInfo<std::string_view>& model) {
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, EveryInstruction, testing::ValuesIn(model_names()), name_of);
+INSTANTIATE_TEST_SUITE_P(Models, EveryInstruction, testing::ValuesIn(models_that_differ()), name_of);
 
 }  // namespace
 }  // namespace vmm::test
