@@ -2,14 +2,14 @@
 #include <exception>
 #include <string>
 
-#include "cache.hpp"
+#include "cache/cache.hpp"
 #include "command_line.hpp"
-#include "ctl.hpp"
-#include "doctor.hpp"
+#include "ctl/ctl.hpp"
+#include "doctor/doctor.hpp"
 #include "documents.hpp"
 #include "exec/exec.hpp"
 #include "profile/profile.hpp"
-#include "run.hpp"
+#include "run/run.hpp"
 #include "shared/output.hpp"
 #include "shared/process.hpp"
 #include "stat/stat.hpp"
@@ -19,7 +19,7 @@
 #include "test_kernel/report_command.hpp"
 #include "test_kernel/test_kernel.hpp"
 #include "version.hpp"
-#include "virt.hpp"
+#include "virt/virt.hpp"
 
 #ifdef __SANITIZE_ADDRESS__
 // The leak checker stops all threads as a debugger does, which the jail forbids.

@@ -1,11 +1,11 @@
-# The Debian packages vpmu, vpmu-qemu and libvpmu-dev, one for each component of the install rules. tools/package makes them, by the preset
-# `package`; docs/packages.md says what is in them.
+# The Debian packages vpmu, vpmu-qemu and libvpmu-dev, one for each component of the install rules. tools/package makes them of what the preset `dev`
+# builds; docs/packages.md says what is in them.
 option(VPMU_PACKAGES "Install also what only the packages have, and let cpack make them" OFF)
 if(NOT VPMU_PACKAGES)
   return()
 endif()
 if(NOT CMAKE_INSTALL_PREFIX STREQUAL "/usr")
-  message(FATAL_ERROR "VPMU_PACKAGES needs -DCMAKE_INSTALL_PREFIX=/usr, not ${CMAKE_INSTALL_PREFIX}: the program has its own paths compiled in")
+  message(FATAL_ERROR "VPMU_PACKAGES needs -DCMAKE_INSTALL_PREFIX=/usr, not ${CMAKE_INSTALL_PREFIX}: where libraries go follows from it")
 endif()
 set(VPMU_PACKAGE_VERSION "${PROJECT_VERSION}" CACHE STRING "The packages' version")
 set(packages_directory ${PROJECT_SOURCE_DIR}/tools/dev/packages)

@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 #include <string_view>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -28,9 +30,18 @@ bool readable(const std::string& path) { return ::access(path.c_str(), R_OK) == 
 
 }  // namespace
 
+std::filesystem::path fetched_files(const std::filesystem::path& program) {
+  const std::filesystem::path directory = program.parent_path();  // BUILD/PRESET/tools/vpmu
+  const std::filesystem::path build = directory.parent_path().parent_path().parent_path();
+  if (build.filename() == "build" && directory.parent_path().filename() == "tools") return build / "cache";
+  return "/var/cache/vpmu";
+}
+
 std::string fetched_file(std::string_view path) {
-  const char* const cache = std::getenv("VPMU_CACHE");
-  return fmt::format("{}/{}", cache != nullptr && *cache != '\0' ? cache : VPMU_FETCHED_FILES, path);
+  if (const char* const cache = std::getenv("VPMU_CACHE"); cache != nullptr && *cache != '\0')
+    return fmt::format("{}/{}", cache, path);
+  std::error_code error;
+  return fetched_files(std::filesystem::read_symlink("/proc/self/exe", error)) / path;
 }
 
 KernelPlaces kernel_places(const std::string& given) {

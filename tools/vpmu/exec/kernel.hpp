@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,7 +17,12 @@ struct KernelPlaces {
   std::string fetched;  ///< The one that tools/dev/bed/fetch guest has put into its cache.
 };
 
-/// Where tools/dev/bed/fetch keeps a file: in the cache of VPMU_CACHE, else in that of the source tree.
+/// Where the program at this path looks for what tools/dev/bed/fetch has fetched: in the cache of the tree in whose
+/// directory build it was built, else in /var/cache/vpmu.
+std::filesystem::path fetched_files(const std::filesystem::path& program);
+
+/// Where a file that tools/dev/bed/fetch has fetched is: in the directory that VPMU_CACHE names, else in
+/// fetched_files() of this program.
 std::string fetched_file(std::string_view path);
 
 /// The places on this host.

@@ -6,9 +6,9 @@
 #include <fstream>
 #include <string>
 
+#include "samples.hpp"
 #include "virt/libvirt_calls.hpp"
 #include "virt/switch.hpp"
-#include "virt_samples.hpp"
 
 namespace vmm::tool::test {
 namespace {

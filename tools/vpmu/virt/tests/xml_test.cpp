@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "virt_samples.hpp"
+#include "samples.hpp"
 
 namespace vmm::tool::test {
 namespace {

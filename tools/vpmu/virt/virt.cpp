@@ -1,4 +1,4 @@
-#include "virt.hpp"
+#include "virt/virt.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr auto installed_wrapper = VPMU_LIBEXEC "/qemu-vpmu";
+constexpr auto installed_wrapper = "/usr/libexec/vpmu/qemu-vpmu";  // by the package, on another host
 
 struct VirtArguments {
   std::string domain;

@@ -68,6 +68,13 @@ TEST(KernelFile, IsKnownByItsVersionAndAllOfItsContent) {
   EXPECT_FALSE(look_at_kernel("/no/such/kernel"));
 }
 
+TEST(FetchedFiles, AreThoseOfTheTreeOrOfThisHost) {
+  EXPECT_EQ(fetched_files("/home/ada/vpmu/build/dev/tools/vpmu/vpmu"), "/home/ada/vpmu/build/cache");
+  for (const char* const installed :
+       {"/usr/bin/vpmu", "/opt/build/bin/vpmu", "/tmp/other/dev/tools/vpmu/vpmu", "vpmu", ""})
+    EXPECT_EQ(fetched_files(installed), "/var/cache/vpmu") << installed;
+}
+
 TEST(FindKernel, TakesTheFirstThatCanBeRead) {
   EXPECT_EQ(find_kernel({.given = "/no/such", .running = "/dev/null", .fetched = "/dev/null"}).value(), "/no/such");
   EXPECT_EQ(find_kernel({.running = "/dev/null", .fetched = "/dev/zero"}).value(), "/dev/null");

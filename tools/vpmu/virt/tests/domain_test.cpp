@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include "samples.hpp"
 #include "virt/xml.hpp"
-#include "virt_samples.hpp"
 
 namespace vmm::tool::test {
 namespace {

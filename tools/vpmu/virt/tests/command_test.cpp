@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <string>
 
-#include "virt_samples.hpp"
+#include "samples.hpp"
 
 namespace vmm::tool::test {
 namespace {

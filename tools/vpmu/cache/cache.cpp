@@ -1,4 +1,4 @@
-#include "cache.hpp"
+#include "cache/cache.hpp"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "ctl.hpp"
+#include "ctl/ctl.hpp"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-#include "doctor.hpp"
+#include "doctor/doctor.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -20,7 +20,7 @@
 #include "passthrough/pass_through.hpp"
 #include "perf/perf_calibration.hpp"
 #include "pmu/registry.hpp"
-#include "selftest.hpp"
+#include "selftest/selftest.hpp"
 #include "shared/output.hpp"
 #include "tables/models.hpp"
 

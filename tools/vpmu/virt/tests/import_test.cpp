@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "fake_domains.hpp"
-#include "virt_samples.hpp"
+#include "samples.hpp"
 
 namespace vmm::tool::test {
 namespace {

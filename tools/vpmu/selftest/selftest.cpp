@@ -1,4 +1,4 @@
-#include "selftest.hpp"
+#include "selftest/selftest.hpp"
 
 #include <cpuid.h>
 #include <fnmatch.h>

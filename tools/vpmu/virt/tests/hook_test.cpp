@@ -10,8 +10,8 @@
 #include <fstream>
 #include <string>
 
+#include "samples.hpp"
 #include "virt/xml.hpp"
-#include "virt_samples.hpp"
 
 namespace vmm::tool::test {
 namespace {
