@@ -1,6 +1,5 @@
 """What guest/debug.sh printed: a debugger in the guest stops a program while a counter counts it."""
 
-from finding import require
 
 DEBUGGED = {"step": 2000, "watch": 100}  # stops
 
@@ -8,12 +7,12 @@ DEBUGGED = {"step": 2000, "watch": 100}  # stops
 def check_debugged(run, _programs, mode, boots=1, most=None):
     """Each stop is where it has to be. `most`: each instruction that is stepped through is in an exact count, and not twice."""
     lines = [tuple(int(word) for word in words) for words in run.named("debugged", mode)]
-    require(len(lines) == boots, f"{len(lines)} lines of {mode}, not {boots}: {'; '.join(run.facts['error'])}")
+    assert len(lines) == boots, f"{len(lines)} lines of {mode}, not {boots}: {'; '.join(run.facts['error'])}"
     # An estimate samples once a millisecond whether the guest is in user mode. A program that is stepped through is so for microseconds: maybe no sample meets it.
     least = DEBUGGED[mode] if most else 1 if mode == "watch" else 0
     for right, count in lines:
-        require(right == DEBUGGED[mode], f"{right} right stops of {DEBUGGED[mode]}")
-        require(count >= least and (not most or count < most), f"{count} instructions counted")
+        assert right == DEBUGGED[mode], f"{right} right stops of {DEBUGGED[mode]}"
+        assert count >= least and (not most or count < most), f"{count} instructions counted"
     return f"{lines[0][0]} stops, {lines[0][1]} instructions counted"
 
 
@@ -26,10 +25,10 @@ def check_gdb(run, _programs, how):
     """gdb's single-steps and breakpoints end where they have to, and an exact count has each instruction once."""
     offset, retired, breakpoints = GDB[how]
     lines = run.named("gdb", how)
-    require(len(lines) == 1 and len(lines[0]) == 3, f"{lines}: {'; '.join(run.facts['error'])}")
+    assert len(lines) == 1 and len(lines[0]) == 3, f"{lines}: {'; '.join(run.facts['error'])}"
     rdi, stands, count = (int(word) for word in lines[0])
-    require((rdi, stands) == (LOOP8_BEGIN - LOOP8_ROUNDS * LOOP8_DECREMENTS, offset), f"RDI {rdi}, at loop8+{stands}")
-    require(count in (retired, retired + breakpoints), f"{count} instructions counted, not {retired}")
+    assert (rdi, stands) == (LOOP8_BEGIN - LOOP8_ROUNDS * LOOP8_DECREMENTS, offset), f"RDI {rdi}, at loop8+{stands}"
+    assert count in (retired, retired + breakpoints), f"{count} instructions counted, not {retired}"
     return f"at loop8+{stands}, {count} instructions counted"
 
 

@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass
 
 import stepper
-from finding import Failed, require
 from memory_checks import LOAD_LEVELS
 from models import MISSING, model_of
 
@@ -48,7 +47,7 @@ def about(value, expected):
 
 
 def check_opened(run, name):
-    require(name in run.facts["opened"], f"not opened: {'; '.join(line for line in run.facts['refused'] if line.split()[0] == name)}")
+    assert name in run.facts["opened"], f"not opened: {'; '.join(line for line in run.facts['refused'] if line.split()[0] == name)}"
 
 
 def check_precise(run, programs, modifier):
@@ -58,9 +57,9 @@ def check_precise(run, programs, modifier):
     period = PRECISE_PERIODS[modifier]
     expected = path[period + (modifier == "p") :: period + 1]
     samples = [int(address, 16) for (address,) in run.named("precise", modifier)]
-    require(len(samples) == len(expected) > 0, f"{len(samples)} samples, not {len(expected)}")
+    assert len(samples) == len(expected) > 0, f"{len(samples)} samples, not {len(expected)}"
     for number, (sample, wanted) in enumerate(zip(samples, expected), 1):
-        require(sample == wanted, f"sample {number} is at {sample:#x}, not {wanted:#x}")
+        assert sample == wanted, f"sample {number} is at {sample:#x}, not {wanted:#x}"
     return f"{len(samples)} samples, each at its instruction"
 
 
@@ -77,20 +76,20 @@ def check_walked(run, programs, name, labels, level_of, sweep_counts=False):
     begin, _ = program.objects["array"]
     sweep = program.addresses_of("sweep_store")[0]
     swept = sum(sample.count for sample in walked(run, name) if sample.ip == sweep)
-    require((swept > 0) == sweep_counts, f"{swept} samples of the sweep by REP STOS at {sweep:#x}")
+    assert (swept > 0) == sweep_counts, f"{swept} samples of the sweep by REP STOS at {sweep:#x}"
     samples = [sample for sample in walked(run, name) if sample.ip != sweep]
     loop_of = {program.addresses_of(f"{loop}_{label}")[0]: loop for loop in CLASSES for label in labels}
     seen, right = Counter(), Counter()
     for sample in samples:
         loop = loop_of.get(sample.ip)
-        require(loop, f"{sample.count} samples at {sample.ip:#x}: {program.instructions.get(sample.ip)}")
-        require(begin <= sample.first <= sample.last < begin + CLASSES[loop], f"{loop}: data addresses {sample.first:#x} to {sample.last:#x}")
+        assert loop, f"{sample.count} samples at {sample.ip:#x}: {program.instructions.get(sample.ip)}"
+        assert begin <= sample.first <= sample.last < begin + CLASSES[loop], f"{loop}: data addresses {sample.first:#x} to {sample.last:#x}"
         seen[loop] += sample.count
         right[loop] += sample.count if level_of(loop, sample) else 0
     for loop in CLASSES:
-        require(seen[loop] >= MIN_CLASS_SAMPLES, f"{loop}: {seen[loop]} samples, needs {MIN_CLASS_SAMPLES}")
+        assert seen[loop] >= MIN_CLASS_SAMPLES, f"{loop}: {seen[loop]} samples, needs {MIN_CLASS_SAMPLES}"
         all_of_loop = [sample for sample in samples if loop_of[sample.ip] == loop]
-        require(right[loop] >= MIN_CLASS_SHARE * seen[loop], f"{loop}: only {right[loop]} of {seen[loop]} samples are right: {all_of_loop}")
+        assert right[loop] >= MIN_CLASS_SHARE * seen[loop], f"{loop}: only {right[loop]} of {seen[loop]} samples are right: {all_of_loop}"
     return ", ".join(f"{loop} {right[loop]} of {seen[loop]}" for loop in CLASSES)
 
 
@@ -114,18 +113,18 @@ def check_shared(run, _programs):
     check_opened(run, "c2c")
     totals = {name: int(count) for count, name in (line.split(" ", 1) for line in run.facts["shared"])}
     loads, stores = totals["Load Operations"], totals["Store Operations"]
-    require(loads >= len(CLASSES) * MIN_CLASS_SAMPLES, f"{loads} loads, needs {len(CLASSES) * MIN_CLASS_SAMPLES}")
+    assert loads >= len(CLASSES) * MIN_CLASS_SAMPLES, f"{loads} loads, needs {len(CLASSES) * MIN_CLASS_SAMPLES}"
     for name in ("Load L1D hit", "Load L2D hit", "Load LLC hit", "Load Local DRAM"):
-        require(about(totals[name], loads / len(CLASSES)), f"{totals[name]} of {name}, in {loads} loads of {len(CLASSES)} kinds")
-    require(totals["Total records"] == loads + stores, f"{totals['Total records']} records, of them {loads} loads and {stores} stores")
+        assert about(totals[name], loads / len(CLASSES)), f"{totals[name]} of {name}, in {loads} loads of {len(CLASSES)} kinds"
+    assert totals["Total records"] == loads + stores, f"{totals['Total records']} records, of them {loads} loads and {stores} stores"
     if not model_of(run).stores:
-        require(stores == 0, f"{stores} stores")
+        assert stores == 0, f"{stores} stores"
         return f"{loads} loads"
     if model_of(run).stores == "tlb" and stores == 0:
         return f"{loads} loads; stores need the same counter, and their turn did not come"
     hits, misses = totals["Store L1D Hit"], totals["Store L1D Miss"]
-    require(about(hits, ACCESSES / STORE_PERIOD), f"{hits} stores hit the L1, not {ACCESSES / STORE_PERIOD:.0f}")
-    require(hits + misses == stores, f"{stores} stores, {misses} missed the L1")
+    assert about(hits, ACCESSES / STORE_PERIOD), f"{hits} stores hit the L1, not {ACCESSES / STORE_PERIOD:.0f}"
+    assert hits + misses == stores, f"{stores} stores, {misses} missed the L1"
     return f"{loads} loads, {stores} stores"
 
 
@@ -139,12 +138,12 @@ def check_branches(run, programs):
     steps = calls_of(programs)
     places = range(BRANCH_PERIOD, len(steps.path), BRANCH_PERIOD + 1)
     samples = [line.split() for line in run.facts["branches"]]
-    require(len(samples) == len(places) > 0, f"{len(samples)} samples, not {len(places)}")
+    assert len(samples) == len(places) > 0, f"{len(samples)} samples, not {len(places)}"
     for number, (place, (ip, *branches)) in enumerate(zip(places, samples), 1):
-        require(int(ip, 16) == steps.path[place], f"sample {number} is at {ip}, not {steps.path[place]:#x}")
+        assert int(ip, 16) == steps.path[place], f"sample {number} is at {ip}, not {steps.path[place]:#x}"
         end = bisect.bisect_right(steps.branches, place, key=lambda branch: branch[0])
         expected = [f"{begin:#x}/{to:#x}" for _, begin, to in reversed(steps.branches[max(0, end - model_of(run).lbr_depth) : end])]
-        require(branches == expected, f"sample {number} at {ip} has {' '.join(branches)}, not {' '.join(expected)}")
+        assert branches == expected, f"sample {number} at {ip} has {' '.join(branches)}, not {' '.join(expected)}"
     return f"{len(samples)} samples of {model_of(run).lbr_depth} branches"
 
 
@@ -154,12 +153,12 @@ def check_stack(run, programs):
     steps = calls_of(programs)
     callers_of = dict(zip(steps.path, steps.callers))
     samples = [[int(address, 16) for address in line.split()] for line in run.facts["stack"]]
-    require(len(samples) >= MIN_CLASS_SAMPLES, f"{len(samples)} samples, needs {MIN_CLASS_SAMPLES}")
+    assert len(samples) >= MIN_CLASS_SAMPLES, f"{len(samples)} samples, needs {MIN_CLASS_SAMPLES}"
     for ip, *callers in samples:
-        require(ip in callers_of, f"calls has no instruction at {ip:#x}")
-        require(tuple(callers) == callers_of[ip], f"{ip:#x} is called from {[hex(at) for at in callers]}, not {[hex(at) for at in callers_of[ip]]}")
+        assert ip in callers_of, f"calls has no instruction at {ip:#x}"
+        assert tuple(callers) == callers_of[ip], f"{ip:#x} is called from {[hex(at) for at in callers]}, not {[hex(at) for at in callers_of[ip]]}"
     depths = sorted({len(sample) for sample in samples})
-    require(len(depths) > 1, f"all stacks are {depths[0]} deep")
+    assert len(depths) > 1, f"all stacks are {depths[0]} deep"
     return f"{len(samples)} stacks, {depths[0]} to {depths[-1]} deep"
 
 
@@ -171,8 +170,8 @@ def check_trace(run, programs):
     number = expected.count("\n")
     if int(count) == 0:
         raise Missing("no record of a branch is written")
-    require(int(count) == number, f"{count} branches, not {number}")
-    require(digest == hashlib.md5(expected.encode()).hexdigest(), f"{count} branches as expected, but not all of them are those of the program")
+    assert int(count) == number, f"{count} branches, not {number}"
+    assert digest == hashlib.md5(expected.encode()).hexdigest(), f"{count} branches as expected, but not all of them are those of the program"
     return f"{number} branches"
 
 
@@ -181,8 +180,8 @@ def check_interrupts(run, _programs):
     done by then; Linux expects it."""
     check_opened(run, "pair")
     nmis, pmis, unclaimed = (int(number) for number in run.first("interrupts").split())
-    require(pmis >= MIN_PMIS, f"{pmis} PMIs, needs {MIN_PMIS}")
-    require(unclaimed == 0, f"{unclaimed} of {nmis} NMIs belonged to nobody")
+    assert pmis >= MIN_PMIS, f"{pmis} PMIs, needs {MIN_PMIS}"
+    assert unclaimed == 0, f"{unclaimed} of {nmis} NMIs belonged to nobody"
     return f"{pmis} PMIs of {nmis} NMIs"
 
 
@@ -192,14 +191,14 @@ def check_offcore(run, programs):
     count = int(run.first("offcore-count") or 0)
     if count == 0:
         raise Missing("the event counts nothing")
-    require(about(count, 2 * ACCESSES), f"{count} loads left the core, not about {2 * ACCESSES}")
+    assert about(count, 2 * ACCESSES), f"{count} loads left the core, not about {2 * ACCESSES}"
     loops = {loop: set(programs["chase"].addresses_of(f"{loop}_load")) for loop in CLASSES}
     found = Counter()
     for number, ip in (line.split() for line in run.facts["offcore"]):
         found[next((loop for loop, body in loops.items() if int(ip, 16) in body), ip)] += int(number)
     for loop in ("l3", "memory"):
-        require(found[loop] >= MIN_CLASS_SAMPLES, f"{found[loop]} samples in the loop {loop}, needs {MIN_CLASS_SAMPLES}")
-    require(found["l3"] + found["memory"] >= MIN_CLASS_SHARE * found.total(), f"samples elsewhere: {found}")
+        assert found[loop] >= MIN_CLASS_SAMPLES, f"{found[loop]} samples in the loop {loop}, needs {MIN_CLASS_SAMPLES}"
+    assert found["l3"] + found["memory"] >= MIN_CLASS_SHARE * found.total(), f"samples elsewhere: {found}"
     return f"{count} loads, {found['l3']} and {found['memory']} samples"
 
 
@@ -212,9 +211,9 @@ def check_frontend(run, programs):
         if not samples:
             raise Missing("the event counts nothing")
         expected = LINES * LINES_ROUNDS / LINES_PERIOD
-        require(about(len(samples), expected), f"event {event}: {len(samples)} samples, not about {expected:.0f}")
+        assert about(len(samples), expected), f"event {event}: {len(samples)} samples, not about {expected:.0f}"
         wrong = [hex(address) for address in samples if address not in lines]
-        require(not wrong, f"event {event}: sampled where no line begins: {', '.join(wrong[:4])}")
+        assert not wrong, f"event {event}: sampled where no line begins: {', '.join(wrong[:4])}"
     return f"{len(samples)} samples, each where a line begins"
 
 
@@ -223,13 +222,13 @@ def check_uncore(run, _programs):
     check_opened(run, "uncore")
     model = model_of(run)
     found = dict(line.split() for line in run.facts["uncore"])
-    require(found.keys() == set(model.uncore), f"the uncore has the PMUs {' '.join(sorted(found))}, not {' '.join(sorted(model.uncore))}")
+    assert found.keys() == set(model.uncore), f"the uncore has the PMUs {' '.join(sorted(found))}, not {' '.join(sorted(model.uncore))}"
     counting = [name for name, count in found.items() if count != "0"]
-    require(not counting, f"counts of events that nobody delivers: {' '.join(counting)}")
+    assert not counting, f"counts of events that nobody delivers: {' '.join(counting)}"
     clock, ticks, nanoseconds = (run.first("uncore-clock") or "").split()
-    require(clock == model.uncore_clock, f"the uncore's clock is counted by {clock}, not {model.uncore_clock}")
+    assert clock == model.uncore_clock, f"the uncore's clock is counted by {clock}, not {model.uncore_clock}"
     rate = int(ticks) / int(nanoseconds) * 1000 / float(run.first("tsc-mhz"))
-    require(abs(rate - model.uncore_rate) <= UNCORE_TOLERANCE, f"the clock runs at {rate:.3f} of the TSC's rate, not {model.uncore_rate}")
+    assert abs(rate - model.uncore_rate) <= UNCORE_TOLERANCE, f"the clock runs at {rate:.3f} of the TSC's rate, not {model.uncore_rate}"
     return f"{len(found)} PMUs, {rate:.4f} of the TSC's rate"
 
 
@@ -258,8 +257,8 @@ def check_refused(run, facility):
     """Linux and perf refuse what the processor lacks."""
     refused = {line.split()[0] for line in run.facts["refused"]}
     for name in RECORDINGS[facility]:
-        require(name in refused, f"{name} was not refused")
-        require(name not in run.facts["opened"], f"{name} was opened")
+        assert name in refused, f"{name} was not refused"
+        assert name not in run.facts["opened"], f"{name} was opened"
 
 
 def judge(run, programs, facility):
@@ -273,4 +272,4 @@ def judge(run, programs, facility):
     except Missing as missing:
         return MISSING, str(missing)
     except (ValueError, IndexError, KeyError) as error:  # a garbled line is a failure of the run, not of the judge
-        raise Failed(f"cannot read the log: {error!r}") from error
+        raise AssertionError(f"cannot read the log: {error!r}") from error

@@ -4,7 +4,6 @@ from collections import Counter
 from dataclasses import dataclass
 
 import disassembly
-from finding import require
 from models import model_of
 
 MIN_MEMORY_SAMPLES = 50  # of loads, and of stores
@@ -35,16 +34,16 @@ class Sample:
 def check_memory(run, programs, event, does):
     """A record may stand for the load and the store event at once (rule P8), so its instruction may be either."""
     samples = [(int(ip, 16), int(address, 16)) for ip, address in run.named("mem", event)]
-    require(len(samples) >= MIN_MEMORY_SAMPLES, f"{event}: {len(samples)} samples, needs {MIN_MEMORY_SAMPLES}")
+    assert len(samples) >= MIN_MEMORY_SAMPLES, f"{event}: {len(samples)} samples, needs {MIN_MEMORY_SAMPLES}"
     program = programs["arraywalk"]
     begin, end = program.objects["array"]
     for ip, address in samples:
-        require(begin <= address < end, f"{event}: data address {address:#x} outside the array {begin:#x} to {end:#x}")
+        assert begin <= address < end, f"{event}: data address {address:#x} outside the array {begin:#x} to {end:#x}"
         text = program.instructions.get(ip)
-        require(text, f"{event}: no instruction begins at {ip:#x}")
-        require(disassembly.is_load(text) or disassembly.is_store(text), f"{event}: the instruction at {ip:#x} is: {text}")
+        assert text, f"{event}: no instruction begins at {ip:#x}"
+        assert disassembly.is_load(text) or disassembly.is_store(text), f"{event}: the instruction at {ip:#x} is: {text}"
     own = sum(1 for ip, _ in samples if does(program.instructions[ip]))
-    require(own >= MIN_OWN_SHARE * len(samples), f"{event}: only {own} of {len(samples)} samples on an instruction of its kind")
+    assert own >= MIN_OWN_SHARE * len(samples), f"{event}: only {own} of {len(samples)} samples on an instruction of its kind"
     return f"{len(samples)} samples, {own} of its kind"
 
 
@@ -80,13 +79,13 @@ def check_as_modelled(run, programs):
     samples = samples_of(run)
     modelled = iter([modelled_sample(model_of(run), line) for line in run.facts["modelled"]])
     begin, end = programs["levels"].objects["array"]
-    require(len(samples) >= MIN_MEMORY_SAMPLES, f"{len(samples)} samples, needs {MIN_MEMORY_SAMPLES}")
+    assert len(samples) >= MIN_MEMORY_SAMPLES, f"{len(samples)} samples, needs {MIN_MEMORY_SAMPLES}"
     for number, sample in enumerate(samples, 1):
-        require(begin <= sample.address < end, f"sample {number}: data address {sample.address:#x} outside the array")
+        assert begin <= sample.address < end, f"sample {number}: data address {sample.address:#x} outside the array"
         text = programs["levels"].instructions.get(sample.ip, "nothing")
         does = disassembly.is_load if sample.operation == "OP_LOAD" else disassembly.is_store
-        require(does(text), f"sample {number} is a {sample.operation} at {sample.ip:#x}: {text}")
-        require(sample in modelled, f"sample {number} is not in the model's log, or not in this order: {sample}")
+        assert does(text), f"sample {number} is a {sample.operation} at {sample.ip:#x}: {text}"
+        assert sample in modelled, f"sample {number} is not in the model's log, or not in this order: {sample}"
     return f"{len(samples)} samples in a log of {len(run.facts['modelled'])}"
 
 
@@ -95,8 +94,8 @@ def check_every_level(run, _programs):
     found = Counter(sample.level for sample in samples_of(run))
     levels = [*LOAD_LEVELS.values(), *(model.store_levels if model.stores else ())]
     for level in levels:
-        require(found[level] >= MIN_LEVEL_SAMPLES, f"{found[level]} samples of {level}, needs {MIN_LEVEL_SAMPLES}")
-    require(set(found) == set(levels), f"other levels: {', '.join(found)}")
+        assert found[level] >= MIN_LEVEL_SAMPLES, f"{found[level]} samples of {level}, needs {MIN_LEVEL_SAMPLES}"
+    assert set(found) == set(levels), f"other levels: {', '.join(found)}"
     misses = sum(sample.tlb == "TLB_L2_miss" for sample in samples_of(run))
-    require(misses > 0 or not model.load_tlb, "no sample missed the TLB")
+    assert misses > 0 or not model.load_tlb, "no sample missed the TLB"
     return ", ".join(f"{count} {level}" for level, count in found.items()) + f", {misses} TLB_L2_miss"

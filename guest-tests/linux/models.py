@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-from finding import require
 
 BUS_CYCLES = "core: CPUID marked event: 'bus cycles' unavailable"
 BRANCH_MISSES = "core: CPU erratum AAJ80 worked around"
@@ -146,14 +145,14 @@ def kernel_of(run):
     """The version of Linux that ran."""
     release = run.first("kernel") or "that told its version"
     version = ".".join(release.split(".")[:2])
-    require(version in KERNELS, f"no kernel {release}")
+    assert version in KERNELS, f"no kernel {release}"
     return version
 
 
 def model_of(run):
     """The model whose boot this is, as its kernel shows it."""
     name = run.first("model")
-    require(name in MODELS, f"no model {name}")
+    assert name in MODELS, f"no model {name}"
     model, kernel = MODELS[name], KERNELS[kernel_of(run)]
     if run.first("threads") == "1":
         model = replace(model, counters=model.counters_alone)

@@ -1,6 +1,5 @@
 """The checks of guest/selfcount.sh: what a program counts of itself by perf_event_open, signals and RDPMC."""
 
-from finding import require
 
 LOOP = 1_000_000  # of programs/selfcount.c
 PERIOD = 100_000
@@ -17,41 +16,41 @@ def check_sampled(run, _programs):
     for precise in (0, 1, 2):
         lines = [tuple(map(int, line)) for line in run.named("self", "sampled") if line[:1] == [str(precise)]]
         exact = SAMPLES if precise >= FROM_ITS_OWN_ADDRESS else 0
-        require(lines == [(precise, SAMPLES, exact)], f"precise_ip {precise}: {lines}, not {SAMPLES} samples, {exact} of them exact")
+        assert lines == [(precise, SAMPLES, exact)], f"precise_ip {precise}: {lines}, not {SAMPLES} samples, {exact} of them exact"
     return f"{SAMPLES} samples each, exact ones with precise_ip 2 alone"
 
 
 def check_overflows(run, _programs):
     """Two counters of one event overflow at the same instruction every second time: no signal is lost."""
     lines = [tuple(map(int, line)) for line in run.named("self", "overflows")]
-    require(len(lines) == 1, f"{len(lines)} lines, not 1")
+    assert len(lines) == 1, f"{len(lines)} lines, not 1"
     first, second, counted = lines[0]
-    require(counted >= 10 * LOOP, f"{counted} instructions, less than those of 10 loops")
-    require((first, second) == (counted // PERIOD, counted // (2 * PERIOD)), f"{first} and {second} signals of {counted} instructions")
+    assert counted >= 10 * LOOP, f"{counted} instructions, less than those of 10 loops"
+    assert (first, second) == (counted // PERIOD, counted // (2 * PERIOD)), f"{first} and {second} signals of {counted} instructions"
     return f"{first} and {second} signals"
 
 
 def check_threads(run, _programs):
     """Each thread reads its own counter by RDPMC, however often it took turns with others."""
     lines = sorted(tuple(map(int, line)) for line in run.named("self", "thread"))
-    require([rounds for rounds, _ in lines] == [5 * (i + 1) for i in range(THREADS)], f"threads {lines}")
+    assert [rounds for rounds, _ in lines] == [5 * (i + 1) for i in range(THREADS)], f"threads {lines}"
     for rounds, counted in lines:
         surplus = counted - rounds * LOOP
-        require(0 <= surplus <= (rounds + 1) * THREADS_OWN, f"{counted} instructions of {rounds} loops")
+        assert 0 <= surplus <= (rounds + 1) * THREADS_OWN, f"{counted} instructions of {rounds} loops"
     return f"{THREADS} threads"
 
 
 def check_shared(run, _programs):
     """Seven counts of one event take turns on five counters: each count is of a part of the time, and what is scaled up is right in the median."""
     lines = [tuple(map(int, line)) for line in run.named("self", "shared")]
-    require([singles for _, _, singles in lines] == [0, 4, 4, 4], f"groups beside {[singles for _, _, singles in lines]} others")
+    assert [singles for _, _, singles in lines] == [0, 4, 4, 4], f"groups beside {[singles for _, _, singles in lines]} others"
     raw, scaled, _ = lines[0]
-    require(raw == scaled and 0 <= raw - SHARED_ROUNDS * LOOP <= (SHARED_ROUNDS + 1) * THREADS_OWN, f"alone {raw}, scaled {scaled}")
+    assert raw == scaled and 0 <= raw - SHARED_ROUNDS * LOOP <= (SHARED_ROUNDS + 1) * THREADS_OWN, f"alone {raw}, scaled {scaled}"
     for raw, scaled, _ in lines[1:]:
-        require(0 < raw < 0.9 * scaled, f"beside four others {raw} of {scaled}: they took no turns")
+        assert 0 < raw < 0.9 * scaled, f"beside four others {raw} of {scaled}: they took no turns"
     raw, scaled, _ = sorted(lines[1:], key=lambda line: line[1])[1]
     error = scaled / (SHARED_ROUNDS * LOOP) - 1
-    require(abs(error) <= SCALED_TO, f"beside four others {raw}, scaled up {scaled}, in the median of three: {100 * error:.1f} % wrong")
+    assert abs(error) <= SCALED_TO, f"beside four others {raw}, scaled up {scaled}, in the median of three: {100 * error:.1f} % wrong"
     return f"{100 * raw / scaled:.0f} % of the time, scaled up {100 * error:+.1f} %"
 
 

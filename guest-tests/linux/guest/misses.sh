@@ -1,4 +1,4 @@
-# What a model of the processor counts on all CPUs, for long enough that resumed-guest saves and restores it in the middle:
+# What a model of the processor counts on all CPUs, for long enough that resumed.py saves and restores it in the middle:
 #   missed EVENT N
 # shellcheck shell=dash disable=SC1091
 . /guest/speak.sh

@@ -1,4 +1,4 @@
-# Loops whose cycles on a CPU are known: ../time-checks has them, with their sources. `timed LOOP ROUNDS` runs one of them so often; with 0 it
+# Loops whose cycles on a CPU are known: ../tests/time_soft_test.py has them, with their sources. `timed LOOP ROUNDS` runs one of them so often; with 0 it
 # only makes its data. Each round of a loop does 8 times what it is about, if its line does not say otherwise. RDI is its pointer, ECX counts. No library.
         .equ    line, 64
         .equ    page, 4096

@@ -1,38 +1,29 @@
 """What the checks of `vpmu exec` share: how they run it, and how they say what they saw."""
 
-import os
-import pathlib
 import subprocess
-import sys
-import time
 
 import fetched
+from paths import PROGRAM
 
-ROOT = pathlib.Path(__file__).resolve().parents[4]
-PROGRAM = pathlib.Path(os.environ.get("VPMU_PROGRAM", ROOT / "build/dev/tools/vpmu/vpmu"))
 LIMIT_SECONDS = 300
 # What --verbose says of a guest of the cache.
 WENT_ON = b"vpmu: the guest has booted already: "
 
 
-class Wrong(Exception):
-    """What was seen, and what should have been."""
-
-
 def same(seen, expected, what):
     if seen != expected:
-        raise Wrong(f"{what}: {seen!r:.300} instead of {expected!r:.300}")
+        raise AssertionError(f"{what}: {seen!r:.300} instead of {expected!r:.300}")
 
 
 def contains(text, part, what):
     if part not in text:
-        raise Wrong(f"{what}: no {part!r} in {text!r:.600}")
+        raise AssertionError(f"{what}: no {part!r} in {text!r:.600}")
 
 
 class Runner:
     """Runs commands by one accelerator, on one kernel."""
 
-    def __init__(self, accel, kernel, debian13):
+    def __init__(self, accel, kernel, debian13=False):
         self.accel, self.kernel = accel, kernel
         self.environment = fetched.environment(debian13)
 
@@ -51,17 +42,3 @@ class Runner:
 
 def ended(done, code, out=b"", err=b""):
     same((done.returncode, done.stdout, done.stderr), (code, out, err), "code, output, errors")
-
-
-def run_checks(suite, checks, make_runner):
-    """Prints PASS or FAIL of each, by its name, and ends the program: with 0 when all pass."""
-    failed = 0
-    for name, function in checks.items():
-        begin = time.monotonic()
-        try:
-            function(make_runner())
-            print(f"PASS {suite} {name} ({time.monotonic() - begin:.1f} s)", flush=True)
-        except (Wrong, subprocess.TimeoutExpired, OSError) as error:
-            failed += 1
-            print(f"FAIL {suite} {name}: {error}", flush=True)
-    sys.exit(1 if failed else 0)

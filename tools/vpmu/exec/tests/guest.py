@@ -6,12 +6,10 @@ import pathlib
 import selectors
 import socket
 import subprocess
-import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[4]
-sys.path.insert(0, str(ROOT / "tools/dev/bed"))
-import machine  # noqa: E402  (where QEMU and the kernels are)
+import machine  # where QEMU and the kernels are
+from paths import ROOT
 
 LIMIT_SECONDS = 100
 PORTS = ("control", "stdin", "stdout", "stderr")

@@ -1,11 +1,11 @@
-// What profile-checks profiles: each function has most of one thing, and nothing else has.
+// What profile_soft_test.py profiles: each function has most of one thing, and nothing else has.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #define OWN __attribute__((noinline, noclone))
 
-// Cycles: the same work, four times as often as in cold_work(). profile-checks gives it another name.
+// Cycles: the same work, four times as often as in cold_work(). profile_soft_test.py gives it another name.
 OWN uint64_t hot_work(uint64_t rounds) {
   uint64_t sum = 1;
   for (uint64_t i = 0; i < rounds; i++) {

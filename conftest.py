@@ -1,0 +1,3 @@
+"""The system tests' options, fixtures and order: tools/dev/test."""
+
+pytest_plugins = ["selection", "rig"]

@@ -1,0 +1,21 @@
+"""Linux guest by the PMU of an Intel host"""
+
+import pytest
+
+import bed
+import linux_guests
+import suites
+from paths import LINUX
+
+pytestmark = pytest.mark.seconds(80)
+SCRIPT = f"echo 1 >/proc/sys/kernel/perf_event_paranoid; {LINUX}/boot-guest --source perf --run dmesg,host-pmu --timeout 600"
+
+
+@pytest.fixture(scope="module")
+def run(intel, images, kept):
+    return linux_guests.run_of(bed.on_intel(kept / "console", ["sh", "-c", SCRIPT]).text)
+
+
+@pytest.mark.parametrize("check", suites.names("host"))
+def test_guest(run, check):
+    suites.judge("host", check, run)

@@ -1,0 +1,22 @@
+"""Linux guest with KVM's own PMU of an Intel host"""
+
+import pytest
+
+import bed
+import linux_guests
+import suites
+from paths import LINUX
+
+pytestmark = pytest.mark.seconds(80)
+SCRIPT = f"""{LINUX}/boot-guest --source kvm --run dmesg,host-pmu,events
+{LINUX}/boot-guest --source kvm --model host --events architectural --run events"""
+
+
+@pytest.fixture(scope="module")
+def run(intel, images, kept):
+    return linux_guests.run_of(bed.on_intel(kept / "console", ["sh", "-c", SCRIPT]).text)
+
+
+@pytest.mark.parametrize("check", suites.names("passed"))
+def test_guest(run, check):
+    suites.judge("passed", check, run)

@@ -1,0 +1,19 @@
+"""Linux guest saved and restored"""
+
+import pytest
+
+import linux_guests
+import suites
+from paths import LINUX, PROGRAM
+
+pytestmark = pytest.mark.seconds(100)
+
+
+@pytest.fixture(scope="module")
+def run(bed, images, kept):
+    return linux_guests.run_of(linux_guests.disturbed(kept / "console", LINUX / "saved-guest", "--program", PROGRAM))
+
+
+@pytest.mark.parametrize("check", suites.names("saved"))
+def test_guest(run, check):
+    suites.judge("saved", check, run)

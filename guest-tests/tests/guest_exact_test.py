@@ -1,0 +1,14 @@
+"""test kernels on KVM, exact source"""
+
+import pytest
+
+import guest_kernels
+from rig import directory_of
+
+pytestmark = pytest.mark.seconds(110)
+
+
+def test_all(bed, checks):
+    again = []
+    ended = bed.on_kvm(directory_of("guest-exact") / "said", guest_kernels.command("exact"), again, timeout=900)
+    guest_kernels.judge(ended, checks, note="; ".join(again))
