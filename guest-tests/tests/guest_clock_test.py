@@ -9,6 +9,5 @@ pytestmark = pytest.mark.seconds(110)
 
 
 def test_all(bed, checks):
-    again = []
-    ended = bed.on_kvm(directory_of("guest-clock") / "said", guest_kernels.command("clock"), again, timeout=900)
-    guest_kernels.judge(ended, checks, note="; ".join(again))
+    ended = bed.on_kvm(directory_of("guest-clock") / "said", guest_kernels.command("clock"), timeout=900)
+    guest_kernels.judge(ended, checks)

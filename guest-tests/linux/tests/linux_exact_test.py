@@ -5,7 +5,7 @@ import pytest
 import linux_guests
 import suites
 
-pytestmark = pytest.mark.seconds(100)
+pytestmark = [pytest.mark.some_of(2, among="Linux guests on KVM"), pytest.mark.seconds(100)]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import linux_guests
 import suites
 from paths import LINUX
 
-pytestmark = pytest.mark.seconds(80)
+pytestmark = [pytest.mark.some_of(1, among="Linux guests on an Intel host"), pytest.mark.seconds(80)]
 SCRIPT = f"echo 1 >/proc/sys/kernel/perf_event_paranoid; {LINUX}/boot-guest --source perf --run dmesg,host-pmu --timeout 600"
 
 

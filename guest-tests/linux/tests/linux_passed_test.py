@@ -7,7 +7,7 @@ import linux_guests
 import suites
 from paths import LINUX
 
-pytestmark = pytest.mark.seconds(80)
+pytestmark = [pytest.mark.some_of(1, among="Linux guests on an Intel host"), pytest.mark.seconds(80)]
 SCRIPT = f"""{LINUX}/boot-guest --source kvm --run dmesg,host-pmu,events
 {LINUX}/boot-guest --source kvm --model host --events architectural --run events"""
 

@@ -8,7 +8,7 @@ import pytest
 import linux_guests
 import suites
 
-pytestmark = [pytest.mark.sample(1), pytest.mark.seconds(90)]
+pytestmark = [pytest.mark.some_of(2, among="Linux guests on KVM"), pytest.mark.sample(1), pytest.mark.seconds(90)]
 SECONDS = 1800
 
 

@@ -6,7 +6,7 @@ import linux_guests
 import suites
 from paths import LIBRARY, LINUX
 
-pytestmark = pytest.mark.seconds(150)
+pytestmark = [pytest.mark.some_of(1, among="disturbed Linux guests"), pytest.mark.seconds(150)]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import linux_guests
 import suites
 from paths import LIBRARY
 
-pytestmark = [pytest.mark.sample(1), pytest.mark.seconds(60)]
+pytestmark = [pytest.mark.some_of(2, among="Linux guests on KVM"), pytest.mark.sample(1), pytest.mark.seconds(60)]
 VMMS = {"ours": (), "q35": ("--vmm", "qemu", "--machine", "q35", "--attach", LIBRARY)}
 
 

@@ -412,7 +412,7 @@ def guest(request, fetched, tmp_path_factory):
     return asked
 
 
-@pytest.mark.sample_tests(4)
+@pytest.mark.sample_tests(3)
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_of(guest, question):
     QUESTIONS[question][1](guest)

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 import xml.etree.ElementTree
 
 from paths import ROOT
@@ -11,6 +12,10 @@ from paths import ROOT
 BROKE_DOWN = 125  # exit code of tools/dev/bed/run
 # Linux's report of an interrupt that QEMU delivered twice (tools/dev/bed/README.md): at a handler's first instruction, RF set in the frame.
 GIVEN_TWICE = re.compile(r"RIP: 0010:asm_sysvec_[a-z_]*\+0x0/.*\n(?:.*\n){0,2}?.*EFLAGS: 0001[0-9a-f]{4}")
+
+
+class RunAgain(UserWarning):
+    """`tools/test` shows it in the step's line."""
 
 
 class Ended:
@@ -39,9 +44,9 @@ def run(program, out, command, options, environment=None):
     return Ended(done.returncode, out)
 
 
-def on_kvm(out, command, again=None, environment=None, **options):
+def on_kvm(out, command, environment=None, **options):
     """Runs it where there is a fit KVM, with its output in the file OUT. A run in which the bed itself broke down, or delivered an interrupt twice, says nothing about what is tested: it is
-    repeated once, or up to three times. The outputs of such runs stay in OUT.1, OUT.2 and so on; `again`, a list, gets the reasons."""
+    repeated once, or up to three times. The outputs of such runs stay in OUT.1, OUT.2 and so on; a warning says why."""
     for attempt in range(1, 5):
         ended = run("on-kvm", out, command, options, environment)
         if ended.code == BROKE_DOWN:
@@ -54,8 +59,7 @@ def on_kvm(out, command, again=None, environment=None, **options):
             break
         kept = out.with_name(f"{out.name}.{attempt}")
         kept.write_bytes(out.read_bytes())
-        if again is not None:
-            again.append(f"again, after {why}, see {kept}")
+        warnings.warn(f"again, after {why}, see {kept}", RunAgain, stacklevel=2)
     return ended
 
 
@@ -82,10 +86,10 @@ def outcomes_of(junit):
 WITH_A_REPORT = 'report=$(mktemp); "$@" --junitxml "$report"; code=$?; cat "$report"; rm "$report"; exit "$code"'
 
 
-def pytest_on_kvm(out, arguments, again=None, **options):
+def pytest_on_kvm(out, arguments, **options):
     """Runs tests of the tree where there is a fit KVM, one after the other. Returns as outcomes_of()."""
     pytest = [sys.executable, "-m", "pytest", "-n", "0", "-q", "--accel", "kvm"]
-    ended = on_kvm(out, ["sh", "-c", WITH_A_REPORT, "sh", *pytest, *arguments], again, **options)
+    ended = on_kvm(out, ["sh", "-c", WITH_A_REPORT, "sh", *pytest, *arguments], **options)
     report = re.match(r"<\?xml.*?</testsuites>", ended.text[max(0, ended.text.rfind("<?xml")):], re.S)
     assert report and ended.code in (0, 1), f"no report of pytest: {ended}"
     return outcomes_of(report[0])

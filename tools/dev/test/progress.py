@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from bed import RunAgain
 from paths import PIPE, step_of
 
 
@@ -31,6 +32,10 @@ class Progress:
         reason = report.longrepr[2].removeprefix("Skipped: ") if report.skipped and isinstance(report.longrepr, tuple) else ""
         tell(test=bare(report.nodeid), when=report.when, outcome=report.outcome, seconds=report.duration, text=report.longreprtext if report.failed else reason,
              output="\n".join(content for _, content in report.sections) if report.failed else "", **properties)
+
+    def pytest_warning_recorded(self, warning_message, nodeid):
+        if issubclass(warning_message.category, RunAgain):
+            tell(warned=bare(nodeid), text=str(warning_message.message))
 
     def pytest_collectreport(self, report):
         if report.failed:

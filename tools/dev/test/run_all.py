@@ -180,7 +180,7 @@ class Run:
         last = f"last {self.before[name]:.0f}" if name in self.before else ""
         beside = ", ".join(filter(None, (f"CPU {cpu:.0f}" if cpu >= MENTIONED_CPU_SECONDS else "", last)))
         self.times[name] = seconds
-        print(f"{what:<52}{'ok    ' if good else 'FAILED'}{seconds:>6.0f} s{f' ({beside})' if beside else ''}{'   ' + note if note else ''}", flush=True)
+        print(f"{what + ' ':<52}{'ok    ' if good else 'FAILED'}{seconds:>6.0f} s{f' ({beside})' if beside else ''}{'   ' + note if note else ''}", flush=True)
 
     def must(self, name, what, *commands):
         """Runs what all tests depend on."""
@@ -250,6 +250,9 @@ class Run:
             for test in told["collected"]:
                 self.steps[step_of(test.split("::")[0])].waiting.add(test)
             return
+        if "warned" in told:
+            self.steps[step_of(told["warned"].split("::")[0])].notes.append(told["text"])
+            return
         if "broken" in told:
             self.failed += 1
             print(f"FAILED {told['broken']}:", *(f"    {line}" for line in told["text"].splitlines()[-SHOWN_LINES:]), sep="\n", flush=True)
@@ -281,7 +284,7 @@ class Run:
         where, junit, workers = chosen_kvm(), LOGS / "system.xml", max(1, min(self.options.jobs, available_gib() // GIB_OF_A_TEST))
         keep = ["tools/dev/bed/keep", "--"] if where == "bed" else []
         reader, writer = os.pipe()
-        command = [*keep, with_pytest(), "-m", "pytest", "-p", "progress", "-n", str(workers), "-q", "--size", self.options.size, "--seed", self.seed, f"--junitxml={junit}", *files]
+        command = [*keep, with_pytest(), "-m", "pytest", "-p", "progress", "-n", str(workers), "-q", "--size", self.options.size, "--seed", self.seed, *(["--named"] if self.options.only else []), f"--junitxml={junit}", *files]
         environment = {**os.environ, "VPMU_KVM": where, PIPE: str(writer), "PYTHONPATH": str(pathlib.Path(__file__).parent)}
         with (LOGS / "pytest.log").open("wb") as log, start(command, env=environment, stdout=log, stderr=subprocess.STDOUT, pass_fds=[writer]) as tests:
             os.close(writer)

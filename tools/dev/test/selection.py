@@ -1,7 +1,7 @@
 """Which tests run, on which worker, and in which order.
 
 Tests that share a fixture of their module (a guest that has booted, say), with the same parameters of it, are a *unit*: they run one after the other on one worker. The mark `sample(n)` leaves n units, `sample_tests(n)`
-n tests of each unit. The seed chooses them: the same seed, the same tests. The longest units begin first.
+n tests of each unit, and `some_of(n, among=NAME)` n of the files that have it. The seed chooses them: the same seed, the same tests. The longest units begin first.
 """
 
 import collections
@@ -19,6 +19,7 @@ def pytest_addoption(parser):
     group = parser.getgroup("vpmu")
     group.addoption("--size", choices=["quick", "usual", "full"], default="usual", help="how much of the tests (usual)")
     group.addoption("--seed", help="what the mark `sample` leaves follows from it; without one, all tests run")
+    group.addoption("--named", action="store_true", help="the files are those that were asked for: the mark `some_of` leaves all of them")
     group.addoption("--accel", choices=["soft", "kvm"], default="soft", help="what runs the guests of the tests that take either (soft)")
 
 
@@ -41,21 +42,20 @@ def order_of(seed, name):
 
 
 def sampled(items, config):
-    """Those that the marks `sample` and `sample_tests` leave."""
+    """Those that the marks `sample`, `sample_tests` and `some_of` leave."""
     if config.option.size == "full" or config.option.seed is None:
         return list(items)
-    choices = collections.defaultdict(set)  # of each mark: units, or the tests of a unit
+    choices = collections.defaultdict(set)  # of each mark: units, the tests of a unit, or files
     choice_of = {}
     for item in items:
         if item.get_closest_marker("always"):
             continue
-        for name in ("sample", "sample_tests"):
+        for name in ("sample", "sample_tests", *(() if config.option.named else ("some_of",))):
             if found := next(item.iter_markers_with_node(name), None):
                 node, mark = found
                 # The mark of a function is found at each of its tests.
                 place = f"{item.parent.nodeid}::{item.originalname}" if node is item else node.nodeid
-                unit = unit_of(item)
-                among, choice = (place, unit) if name == "sample" else (f"{place} {unit}", item.nodeid)
+                among, choice = {"sample": (place, unit_of(item)), "sample_tests": (f"{place} {unit_of(item)}", item.nodeid), "some_of": (mark.kwargs.get("among"), step_of(item.path))}[name]
                 choices[among, mark.args[0]].add(choice)
                 choice_of.setdefault(item, []).append(((among, mark.args[0]), choice))
     left = {key: set(sorted(names, key=lambda name: order_of(config.option.seed, name))[: key[1]]) for key, names in choices.items()}

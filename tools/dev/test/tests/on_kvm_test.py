@@ -4,6 +4,7 @@ In place of tools/dev/bed/on-kvm, a script plays outcomes, one for each run.
 """
 
 import types
+import warnings
 
 import pytest
 
@@ -38,9 +39,11 @@ def play(tmp_path, monkeypatch):
         for old in tmp_path.glob("*out*.*"):
             old.unlink()
         (tmp_path / "runs").unlink(missing_ok=True)
-        again = []
-        for out in outs:
-            ended = bed.on_kvm(tmp_path / out, ["a", "b"], again, **options)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            for out in outs:
+                ended = bed.on_kvm(tmp_path / out, ["a", "b"], **options)
+        again = [str(warning.message) for warning in warned]
         return types.SimpleNamespace(code=ended.code, runs=(tmp_path / "runs").read_text(encoding="utf-8").count("run"), again=again, output=ended.text, kept=len(list(tmp_path.glob("out.*"))))
 
     return played

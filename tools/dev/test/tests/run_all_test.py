@@ -19,7 +19,9 @@ TESTS = '''"""What a step is called.
 
 More."""
 import os
+import warnings
 
+import bed
 import pytest
 
 PACKAGES = ("hello",)
@@ -46,6 +48,11 @@ def test_sampled(number):
 @pytest.mark.always
 def test_of_checks(checks):
     checks(7, note="a note")
+
+
+@pytest.mark.always
+def test_runs_again():
+    warnings.warn("again, after a storm", bed.RunAgain)
 
 
 @pytest.mark.always
@@ -98,11 +105,12 @@ def test_a_steps_line_has_all_that_it_consists_of(tree, monkeypatch, capfd):
     code = ran(tree, monkeypatch, "--only", "small", "--seed", "abc", "--junit", str(tree / "junit.xml"))
     said = capfd.readouterr().out
     assert code == 1
-    assert re.search(r"^What a step is called +FAILED .* 15 passed, 2 failed, 1 skipped, a note$", said, re.M), said
+    assert re.search(r"^What a step is called +FAILED .* 16 passed, 2 failed, 1 skipped, .*a note", said, re.M), said
+    assert ", again, after a storm" in said
     assert "    1 skipped: no such machine\n" in said
     assert "    FAILED tools/tests/small_test.py::test_fails (call)\n    E   AssertionError: arithmetic\n" in said
     assert "no check has passed" in said
-    assert said.endswith("15 passed, 2 failed\n"), said
+    assert said.endswith("16 passed, 2 failed\n"), said
     assert "test_shares[one-0]" in (tree / "junit.xml").read_text()
     times = json.loads((tree / "times.json").read_text())
     assert {"small", "tools/tests/small_test.py::test_fails"} <= set(times)

@@ -80,6 +80,15 @@ def test_a_sample_has_tests_of_each_guest(selected):
     assert len(begin(names, "test_alone")) == 1 and len(begin(names, "test_long")) == 0 and len(names) == 8, names
 
 
+def test_some_of_the_files(selected, tmp_path):
+    text = "import pytest\npytestmark = pytest.mark.some_of(1, among='these')\ndef test_one():\n    pass\ndef test_other():\n    pass\n"
+    for name in ("first", "second", "third"):
+        (tmp_path / f"{name}_test.py").write_text(text)
+    chosen = {seed: selected(text, "--seed", seed) for seed in "12345678"}
+    assert {len(tests) for tests in chosen.values()} == {2}, chosen
+    assert len(selected(text, "--seed", "1", "--named")) == 8
+
+
 def test_a_sample_follows_from_the_seed(selected):
     samples = [selected(TESTS, "--seed", seed) for seed in ("1", "1", "2")]
     assert samples[0] == samples[1] != samples[2], samples
