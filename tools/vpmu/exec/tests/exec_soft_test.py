@@ -54,7 +54,7 @@ def test_killed(runner):
 
 
 def test_no_such_command(runner):
-    ended(runner.run("no-such-command"), 126, b"", b"vpmu exec: no-such-command: command not found\n")
+    ended(runner.run("no-such-command"), 127, b"", b"vpmu exec: no-such-command: command not found\n")
 
 
 def test_not_executable(runner):
