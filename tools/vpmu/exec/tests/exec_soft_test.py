@@ -173,8 +173,11 @@ def test_terminal(runner):
     """On a terminal the command has one, of its size."""
     process, master = pty.fork()
     if process == 0:
-        termios.tcsetwinsize(0, (33, 99))
-        os.execve(PROGRAM, runner.words([], ["sh", "-c", "tty; stty size; read -r line; echo got $line; exit 3"]), runner.environment)
+        try:
+            termios.tcsetwinsize(0, (33, 99))
+            os.execve(PROGRAM, runner.words([], ["sh", "-c", "tty; stty size; read -r line; echo got $line; exit 3"]), runner.environment)
+        finally:
+            os._exit(126)  # else it would go on as a second pytest
     os.set_blocking(master, False)
     seen, typed, begin = b"", False, time.monotonic()
     while time.monotonic() - begin < LIMIT_SECONDS:
