@@ -22,21 +22,21 @@ def without_kvm(out, *options):
     return bed.Ended(done.returncode, out)
 
 
-def outcomes(ended, runs=1):
-    """The names of the tests that passed, and what the runner says of each that failed; of as many runs of it."""
+def outcomes(ended):
+    """The names of the tests that passed, and what the runner says of each that failed."""
     said = list(OUTCOME.finditer(ended.text))
     passed = [one[2] for one in said if one[1] == "PASS"]
     failed = [one[0] for one in said if one[1] == "FAIL"]
     totals = TOTALS.findall(ended.text)
-    assert len(totals) == runs, f"{len(totals)} of {runs} runs have come to an end: {ended}"
-    seen, expected = (len(passed), len(failed)), tuple(sum(map(int, column)) for column in zip(*totals))
+    assert len(totals) == 1, f"the runner has not come to an end: {ended}"
+    seen, expected = (len(passed), len(failed)), tuple(map(int, totals[0]))
     assert seen == expected, f"{seen} lines of passed and failed tests, but {expected} in the totals: {ended}"
     return passed, failed
 
 
-def judge(ended, checks, runs=1, note=""):
-    passed, failed = outcomes(ended, runs)
-    checks(len(passed), failed, note)
+def judge(ended, checks):
+    passed, failed = outcomes(ended)
+    checks(len(passed), failed)
     assert ended.code == 0, f"no test has failed, but: {ended}"
 
 

@@ -251,7 +251,10 @@ class Run:
                 self.steps[step_of(test.split("::")[0])].waiting.add(test)
             return
         if "warned" in told:
-            self.steps[step_of(told["warned"].split("::")[0])].notes.append(told["text"])
+            step = self.steps[step_of(told["warned"].split("::")[0])]
+            step.notes.append(told["text"])
+            if not step.waiting:  # the warning of its last test comes behind its line
+                print(f"    {told['text']}", flush=True)
             return
         if "broken" in told:
             self.failed += 1

@@ -106,7 +106,7 @@ def test_a_steps_line_has_all_that_it_consists_of(tree, monkeypatch, capfd):
     said = capfd.readouterr().out
     assert code == 1
     assert re.search(r"^What a step is called +FAILED .* 16 passed, 2 failed, 1 skipped, .*a note", said, re.M), said
-    assert ", again, after a storm" in said
+    assert "again, after a storm" in said, said
     assert "    1 skipped: no such machine\n" in said
     assert "    FAILED tools/tests/small_test.py::test_fails (call)\n    E   AssertionError: arithmetic\n" in said
     assert "no check has passed" in said
