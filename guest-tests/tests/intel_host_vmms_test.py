@@ -29,28 +29,28 @@ def run(request, intel, bed, images, kept):
     return linux_guests.run_of(bed.on_intel(kept / request.param, ["sh", "-c", GUESTS[request.param]]).text)
 
 
-@pytest.mark.seconds(200)
+@pytest.mark.seconds(130)
 @pytest.mark.parametrize("run", ["attached"], indirect=True)
 @pytest.mark.parametrize("check", suites.names("host"))
 def test_qemu_with_our_library(run, check):
     suites.judge("host", check, run)
 
 
-@pytest.mark.seconds(100)
+@pytest.mark.seconds(45)
 @pytest.mark.parametrize("run", ["alone"], indirect=True)
 @pytest.mark.parametrize("check", [check for check in suites.names("passed") if re.match("passed-(instructions|branches|split|boundaries)", check)])
 def test_qemu_alone(run, check):
     suites.judge("passed", check, run)
 
 
-@pytest.mark.seconds(300)
+@pytest.mark.seconds(500)
 @pytest.mark.parametrize("run", ["saved"], indirect=True)
 @pytest.mark.parametrize("check", suites.names("saved"))
 def test_our_vmm(run, check):
     suites.judge("saved", check, run)
 
 
-@pytest.mark.seconds(300)
+@pytest.mark.seconds(900)
 def test_doctor(intel, bed, checks):
     ended = bed.on_intel(directory_of("intel-host-vmms") / "doctor", ["sh", "-c", f"{WITH_PERF}{PROGRAM} doctor --selftest"])
     lines = re.findall(r"^model .*: [0-9]+ passed, .*", ended.text, re.M)  # of each source that runs there
