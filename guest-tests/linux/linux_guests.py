@@ -3,7 +3,6 @@
 import subprocess
 
 import bed
-import console_log
 from paths import IMAGES, LINUX, PROGRAM, ROOT
 
 BED_SECONDS = 60  # that the bed may take in addition to its guest
@@ -38,7 +37,3 @@ def disturbed(out, *program, timeout=600):
 def counted_by_qemu():
     """What QEMU counts of programs/mixed.S, as a line of the console."""
     return subprocess.run([LINUX / "count-with-qemu", IMAGES / "programs/mixed"], capture_output=True, text=True, check=True).stdout
-
-
-def run_of(console):
-    return console_log.parse(console)

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-import linux_guests
+import console_log
 import suites
 from paths import LIBRARY, LINUX, PROGRAM
 from rig import directory_of
@@ -26,7 +26,7 @@ GUESTS = {
 
 @pytest.fixture(scope="module", params=GUESTS)
 def run(request, intel, bed, images, kept):
-    return linux_guests.run_of(bed.on_intel(kept / request.param, ["sh", "-c", GUESTS[request.param]]).text)
+    return console_log.parse(bed.on_intel(kept / request.param, ["sh", "-c", GUESTS[request.param]]).text)
 
 
 @pytest.mark.seconds(130)

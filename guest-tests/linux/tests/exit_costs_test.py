@@ -7,7 +7,6 @@ import re
 
 import pytest
 
-import bed as beds
 from paths import LINUX
 from rig import directory_of
 
@@ -15,6 +14,6 @@ pytestmark = pytest.mark.seconds(100)
 
 
 def test_within_limits(bed, images, checks):
-    ended = beds.on_kvm(directory_of("exit-costs") / "said", [LINUX / "bench-exits"], environment={"VPMU_KVM": "bed"}, by_instructions=True, timeout=600)
+    ended = bed.on_kvm(directory_of("exit-costs") / "said", [LINUX / "bench-exits"], environment={"VPMU_KVM": "bed"}, by_instructions=True, timeout=600)
     checks(len(re.findall(r"^PASS ", ended.text, re.M)), re.findall(r"^FAIL .*", ended.text, re.M))
     assert ended.code == 0, ended

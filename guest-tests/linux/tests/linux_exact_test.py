@@ -2,6 +2,7 @@
 
 import pytest
 
+import console_log
 import linux_guests
 import suites
 
@@ -11,7 +12,7 @@ pytestmark = [pytest.mark.some_of(2, among="Linux guests on KVM"), pytest.mark.s
 @pytest.fixture(scope="module")
 def run(bed, images, kept):
     console = linux_guests.on_kvm(kept / "console", "--cpus", 1, "--source", "exact", "--run", "dmesg,exact,selfcount,levels,debug,dmesg", "--model-log")
-    return linux_guests.run_of(console + linux_guests.counted_by_qemu())
+    return console_log.parse(console + linux_guests.counted_by_qemu())
 
 
 @pytest.mark.parametrize("check", suites.names("exact"))

@@ -3,7 +3,7 @@
 import pytest
 
 import bed
-import linux_guests
+import console_log
 import suites
 from paths import LINUX
 
@@ -14,7 +14,7 @@ SCRIPT = f"""{LINUX}/boot-guest --source kvm --run dmesg,host-pmu,events
 
 @pytest.fixture(scope="module")
 def run(intel, images, kept):
-    return linux_guests.run_of(bed.on_intel(kept / "console", ["sh", "-c", SCRIPT]).text)
+    return console_log.parse(bed.on_intel(kept / "console", ["sh", "-c", SCRIPT]).text)
 
 
 @pytest.mark.parametrize("check", suites.names("passed"))

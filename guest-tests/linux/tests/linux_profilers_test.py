@@ -2,6 +2,7 @@
 
 import pytest
 
+import console_log
 import linux_guests
 import suites
 
@@ -10,7 +11,7 @@ pytestmark = pytest.mark.seconds(30)
 
 @pytest.fixture(scope="module", params=["westmere", "haswell"])
 def run(request, images, kept):
-    return linux_guests.run_of(linux_guests.without_kvm(kept / request.param, "--model", request.param, "--initrd", images / "profilers.img", "--run", "profilers,gdb,dmesg"))
+    return console_log.parse(linux_guests.without_kvm(kept / request.param, "--model", request.param, "--initrd", images / "profilers.img", "--run", "profilers,gdb,dmesg"))
 
 
 @pytest.mark.parametrize("check", suites.names("profilers"))

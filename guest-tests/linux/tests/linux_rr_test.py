@@ -5,6 +5,7 @@ With KVM and without. Not on models like Nehalem and Haswell, on which Linux tak
 
 import pytest
 
+import console_log
 import linux_guests
 import suites
 
@@ -20,7 +21,7 @@ def runs(request, bed, images, kept):
     arguments = ["--model", model, "--initrd", images / "profilers.img", "--run", "rr,gdb,dmesg", "--append"]
     consoles = {f"kvm-{guest}": linux_guests.on_kvm(kept / f"{model}.{guest}", "--source", "exact", *arguments, f"vpmu.rounds={rounds}", timeout=SECONDS) for guest in range(guests)}
     consoles["soft"] = linux_guests.without_kvm(kept / f"{model}.soft", *arguments, f"vpmu.rounds={soft_rounds}", timeout=SECONDS)
-    return {name: linux_guests.run_of(console) for name, console in consoles.items()}
+    return {name: console_log.parse(console) for name, console in consoles.items()}
 
 
 @pytest.mark.parametrize("accel", ["kvm", "soft"])

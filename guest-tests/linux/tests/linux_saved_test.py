@@ -2,6 +2,7 @@
 
 import pytest
 
+import console_log
 import linux_guests
 import suites
 from paths import LINUX, PROGRAM
@@ -11,7 +12,7 @@ pytestmark = [pytest.mark.some_of(1, among="disturbed Linux guests"), pytest.mar
 
 @pytest.fixture(scope="module")
 def run(bed, images, kept):
-    return linux_guests.run_of(linux_guests.disturbed(kept / "console", LINUX / "saved-guest", "--program", PROGRAM))
+    return console_log.parse(linux_guests.disturbed(kept / "console", LINUX / "saved-guest", "--program", PROGRAM))
 
 
 @pytest.mark.parametrize("check", suites.names("saved"))

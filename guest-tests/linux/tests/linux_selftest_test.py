@@ -8,7 +8,6 @@ import subprocess
 
 import pytest
 
-import bed as beds
 from paths import LIBRARY, LINUX, ROOT
 from rig import directory_of, one_at_a_time
 
@@ -20,5 +19,5 @@ def test_of_linux(model, bed, images, checks):
     with one_at_a_time("kernel-selftest"):
         subprocess.run([LINUX / "kernel-selftest", "build"], cwd=ROOT, check=True)
     out = directory_of("linux-selftest") / model
-    ended = beds.on_kvm(out, [LINUX / "kernel-selftest", "run", "--attach", LIBRARY, "--model", model], timeout=1500)
+    ended = bed.on_kvm(out, [LINUX / "kernel-selftest", "run", "--attach", LIBRARY, "--model", model], timeout=1500)
     checks(len(re.findall(r"^PASS ", ended.text, re.M)), re.findall(r"^FAIL .*", ended.text, re.M))

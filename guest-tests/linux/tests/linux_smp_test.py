@@ -2,6 +2,7 @@
 
 import pytest
 
+import console_log
 import linux_guests
 import suites
 from paths import LIBRARY
@@ -13,7 +14,7 @@ VMMS = {"ours": (), "q35": ("--vmm", "qemu", "--machine", "q35", "--attach", LIB
 @pytest.fixture(scope="module", params=VMMS)
 def run(request, bed, images, kept):
     console = linux_guests.on_kvm(kept / request.param, "--cpus", 2, "--source", "clock", "--run", "dmesg,all-cpus,clocks,dmesg", *VMMS[request.param])
-    return linux_guests.run_of(console)
+    return console_log.parse(console)
 
 
 @pytest.mark.parametrize("check", suites.names("smp"))

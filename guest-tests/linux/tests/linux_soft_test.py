@@ -5,6 +5,7 @@ What the first boot counts and samples is right, and the second repeats the firs
 
 import pytest
 
+import console_log
 import linux_guests
 import suites
 
@@ -23,9 +24,9 @@ def consoles(images, kept):
 
 @pytest.mark.parametrize("check", suites.names("exact"))
 def test_first(consoles, check):
-    suites.judge("exact", check, linux_guests.run_of(consoles[0] + linux_guests.counted_by_qemu()))
+    suites.judge("exact", check, console_log.parse(consoles[0] + linux_guests.counted_by_qemu()))
 
 
 @pytest.mark.parametrize("check", suites.names("soft"))
 def test_both(consoles, check):
-    suites.judge("soft", check, linux_guests.run_of("".join(consoles)))
+    suites.judge("soft", check, console_log.parse("".join(consoles)))

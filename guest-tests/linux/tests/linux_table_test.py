@@ -3,6 +3,7 @@
 import pytest
 
 import generations
+import console_log
 import linux_guests
 import suites
 from paths import LIBRARY
@@ -15,7 +16,7 @@ SECONDS = 1500
 @pytest.fixture(scope="module")
 def run(bed, images, kept):
     console = linux_guests.on_kvm(kept / "console", "--cpus", 1, "--source", "clock", "--run", "dmesg,stat,record,debug,perf-test,dmesg")
-    return linux_guests.run_of(console)
+    return console_log.parse(console)
 
 
 @pytest.mark.parametrize("check", suites.names("single"))

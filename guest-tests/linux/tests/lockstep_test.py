@@ -7,7 +7,6 @@ import re
 
 import pytest
 
-import bed as beds
 from paths import LINUX
 from rig import directory_of
 
@@ -16,6 +15,6 @@ pytestmark = pytest.mark.seconds(150)
 
 def test_over_a_boot(bed, images, checks, request):
     instructions, seconds = (100_000_000, 4200) if request.config.option.size == "full" else (20_000_000, 840)
-    ended = beds.on_kvm(directory_of("lockstep") / "said", [LINUX / "lockstep", "--instructions", instructions, "--perf", 1000000, "--seconds", seconds], timeout=seconds + 60)
+    ended = bed.on_kvm(directory_of("lockstep") / "said", [LINUX / "lockstep", "--instructions", instructions, "--perf", 1000000, "--seconds", seconds], timeout=seconds + 60)
     checks(len(re.findall(r"^PASS ", ended.text, re.M)), re.findall(r"^FAIL .*", ended.text, re.M))
     assert ended.code == 0, ended

@@ -7,7 +7,6 @@ import re
 
 import pytest
 
-import bed as beds
 from paths import LIBRARY, LINUX
 from rig import directory_of
 
@@ -15,6 +14,6 @@ pytestmark = pytest.mark.seconds(40)
 
 
 def test_like_qemu_alone(bed, images, checks):
-    ended = beds.on_kvm(directory_of("qemu-inert") / "said", [LINUX / "qemu-inert", "--attach", LIBRARY], timeout=240)
+    ended = bed.on_kvm(directory_of("qemu-inert") / "said", [LINUX / "qemu-inert", "--attach", LIBRARY], timeout=240)
     checks(len(re.findall(r"^PASS ", ended.text, re.M)), re.findall(r"^FAIL .*", ended.text, re.M))
     assert ended.code == 0, ended

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from bed import RunAgain
-from paths import PIPE, step_of
+from paths import PIPE
 
 
 def tell(**what):
@@ -55,9 +55,7 @@ def pytest_configure(config):
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item):
     """The CPU time of a test and its children, but not of kept beds, of which elapsed time says less while others run."""
-    before = sum(os.times()[:4])
-    item.user_properties.append(("step", step_of(item.path)))
-    item.cpu_before = before
+    item.cpu_before = sum(os.times()[:4])
     yield
 
 

@@ -5,12 +5,10 @@ import fcntl
 import os
 import subprocess
 import time
-import types
 
 import pytest
 
 import bed as beds
-import fetched as environment_of
 from paths import IMAGES, KERNEL, LOGS, PROGRAM, ROOT, step_of
 
 
@@ -57,13 +55,12 @@ def intel(fetched):
 
 @pytest.fixture(scope="session")
 def debian13(fetched):
-    """The daemons of Debian 13, and the environment that names them."""
+    """The daemons of Debian 13 are there."""
     do("tools/dev/bed/fetch", "debian13")
-    return environment_of.environment(debian13=True)
 
 
 @pytest.fixture(scope="session")
-def images(fetched, program, request):
+def images(fetched, program):
     """The Linux guests' images, of the sources as they are. Returns their directory. Made once in each run."""
     this_run = os.environ["VPMU_TEST_RUN"]
     made = LOGS / "images.made"
@@ -107,5 +104,5 @@ def checks(record_property):
 
 @pytest.fixture(scope="session")
 def bed(fetched):
-    """Where there is a fit KVM: on_kvm(), on_intel(), pytest_on_kvm() of bed.py."""
-    return types.SimpleNamespace(on_kvm=beds.on_kvm, on_intel=beds.on_intel, pytest_on_kvm=beds.pytest_on_kvm)
+    """bed.py, whose on_kvm() and on_intel() find what they need."""
+    return beds

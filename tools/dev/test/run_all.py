@@ -19,6 +19,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -334,10 +335,8 @@ def main():
         parser.error(f"--only {unknown[0]}: no such step; they are {', '.join(steps)}")
     if options.only and any(options.size not in steps[name].sizes for name in options.only):
         options.size = "full"
-    LOGS.mkdir(parents=True, exist_ok=True)
-    for old in LOGS.glob("*.*"):
-        if old.is_file():
-            old.unlink()
+    shutil.rmtree(LOGS, ignore_errors=True)
+    LOGS.mkdir(parents=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     run = Run(options, steps)
     chosen = options.only or [name for name, step in steps.items() if options.size in step.sizes]

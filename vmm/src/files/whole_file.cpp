@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -42,14 +44,18 @@ Result<WholeFile> WholeFile::create(const std::string& path, FileRole role) {
   constexpr mode_t for_the_owner = 0600;
   if (::access("/proc/self/fd", X_OK) == 0)
     file.fd_ = Fd{::open(directory_of(path).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, for_the_owner)};
-  if (file.fd_.valid()) return file;
-  // Exclusive, for the owner only, and under a name of its own: what others have put there is neither followed nor
-  // written to.
-  std::string name = path + ".part-XXXXXX";
-  file.fd_ = Fd{::mkostemp(name.data(), O_CLOEXEC)};
-  if (!file.fd_.valid()) return file.cannot_write();
-  file.unfinished_ = std::move(name);
+  if (!file.fd_.valid()) VMM_TRY(file.open_under_a_name());
   return file;
+}
+
+// Exclusive, for the owner only, and under a name of its own: what others have put there is neither followed nor
+// written to.
+Result<void> WholeFile::open_under_a_name() {
+  std::string name = path_ + ".part-XXXXXX";
+  fd_ = Fd{::mkostemp(name.data(), O_CLOEXEC)};
+  if (!fd_.valid()) return cannot_write();
+  unfinished_ = std::move(name);
+  return {};
 }
 
 Result<WholeFile> WholeFile::given(Fd fd, FileRole role) {
@@ -96,11 +102,32 @@ Result<void> WholeFile::name_it() {
     if (::linkat(AT_FDCWD, open_file.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) {
       if (n == 0) return {};
       unfinished_ = name;
-    } else if (errno != EEXIST || n == max_names) {
+    } else if (errno != EEXIST) {
+      VMM_TRY(copy_under_a_name());
+    } else if (n == max_names) {
       return cannot_write();
     }
   }
   if (std::rename(unfinished_.c_str(), path_.c_str()) != 0) return cannot_write();
+  return {};
+}
+
+// Where a file without a name may not get one, as under an AppArmor profile without the permission `l`.
+Result<void> WholeFile::copy_under_a_name() {
+  struct stat own{};
+  if (::fstat(fd_.get(), &own) != 0) return cannot_write();
+  const Fd without_name = std::move(fd_);
+  VMM_TRY(open_under_a_name());
+  VMM_TRY(be_like(own));
+  std::vector<std::byte> piece(std::size_t{1} << 20U);
+  for (off_t at = 0; at < own.st_size;) {
+    const ssize_t length = ::pread(without_name.get(), piece.data(), piece.size(), at);
+    if (length < 0 && errno == EINTR) continue;
+    if (length <= 0) return cannot_write();
+    VMM_TRY(write(std::span{piece}.first(static_cast<std::size_t>(length))));
+    at += length;
+  }
+  if (::fsync(fd_.get()) != 0) return cannot_write();
   return {};
 }
 

@@ -42,7 +42,9 @@ class WholeFile {
 
  private:
   WholeFile(std::string path, FileRole role) : path_{std::move(path)}, role_{std::move(role)} {}
+  Result<void> open_under_a_name();
   Result<void> name_it();
+  Result<void> copy_under_a_name();
   /// By errno.
   [[nodiscard]] Failure cannot_write() const;
   Result<void> sync_directory() const;

@@ -3,11 +3,18 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -104,6 +111,41 @@ TEST_F(WholeFiles, IsFinishedByAnotherProcess) {
   EXPECT_EQ(content(), "by two");
   EXPECT_TRUE(file.finish());
   EXPECT_EQ(names(), Names{"file"});
+}
+
+/// From here on the process may link no file, as AppArmor can have it.
+bool refuse_links() {
+  sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_linkat, 0, 1),
+                        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES),
+                        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog program{.len = std::size(code), .filter = code};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST_F(WholeFiles, IsCopiedWhereItMayGetNoName) {
+  const std::string text(3'000'000, 'x');
+  for (const std::string_view older : {"", "older"}) {
+    if (!older.empty()) std::ofstream{path()} << older;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      WholeFile file = create();
+      write(file, text);
+      struct stat like{};
+      like.st_uid = ::getuid();
+      like.st_gid = ::getgid();
+      like.st_mode = 0640;
+      ::_exit(refuse_links() && file.be_like(like) && file.finish() ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(content(), text);
+    EXPECT_EQ(names(), Names{"file"});
+    struct stat is{};
+    ASSERT_EQ(::stat(path().c_str(), &is), 0);
+    EXPECT_EQ(is.st_mode & ALLPERMS, 0640U);
+  }
 }
 
 TEST_F(WholeFiles, FollowsNoLink) {

@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-import bed as beds
 from rig import directory_of
 
 pytestmark = pytest.mark.seconds(100)
@@ -23,7 +22,7 @@ def test_all(bed, checks):
     ended = bed.on_kvm(directory_of("kvm") / "said", ["sh", "-c", SCRIPT], timeout=900)
     found = re.search(r"<\?xml.*</testsuite>", ended.text, re.S)
     assert found, f"no report of CTest: {ended}"
-    passed, skipped, failed = beds.outcomes_of(found[0])
+    passed, skipped, failed = bed.outcomes_of(found[0])
     checks(passed, [f"{name.partition('::')[0]}: {text}" for name, text in failed.items()])
     assert skipped == 0, f"{skipped} skipped: {ended}"
     assert ended.code == 0, f"no test has failed, but: {ended}"
