@@ -123,6 +123,7 @@ Result<void> WholeFile::copy_under_a_name() {
   for (off_t at = 0; at < own.st_size;) {
     const ssize_t length = ::pread(without_name.get(), piece.data(), piece.size(), at);
     if (length < 0 && errno == EINTR) continue;
+    if (length == 0) errno = EIO;  // somebody has cut it short
     if (length <= 0) return cannot_write();
     VMM_TRY(write(std::span{piece}.first(static_cast<std::size_t>(length))));
     at += length;

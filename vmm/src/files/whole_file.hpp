@@ -14,8 +14,8 @@ namespace vmm {
 
 /// A file that is written completely or not at all: only finish() gives it its name, replacing an older file of that
 /// name. Until then it has none, and is gone with the processes that have it open; or, where the file system has no
-/// such files, one in the same directory that nobody can guess. Only its owner can read it, unless be_like() changes
-/// that. Symbolic links are followed at neither name.
+/// such files, one in the same directory that nobody can guess. Where it may not get a name, finish() copies it. Only
+/// its owner can read it, unless be_like() changes that. Symbolic links are followed at neither name.
 class WholeFile {
  public:
   /// Fails with kind usage where the directory cannot be written to, and where the name is taken by something that is
