@@ -179,6 +179,11 @@ void Command::add_flag(const std::string& name, const std::function<void()>& giv
   in_section(app_->add_flag_callback(name, given, help));
 }
 
+void Command::refuse_option(const std::string& name, const std::string& why) {
+  const auto refuse = [name, why] { throw CLI::ValidationError(name, why); };
+  app_->add_flag_callback(name, refuse)->group("");
+}
+
 void Command::require_options(unsigned count) { app_->require_option(static_cast<int>(count)); }
 
 void Command::require_commands(unsigned min, unsigned max) { app_->require_subcommand(min, max); }

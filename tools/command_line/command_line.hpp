@@ -62,6 +62,8 @@ class Command {
   Argument add_option(const std::string& name, T& target, const std::string& help);
   Argument add_flag(const std::string& name, bool& target, const std::string& help);
   void add_flag(const std::string& name, const std::function<void()>& given, const std::string& help);
+  /// An option of another program that a user might try here: it is refused with the reason, and nothing else shows it.
+  void refuse_option(const std::string& name, const std::string& why);
   /// Exactly so many of the options must be given.
   void require_options(unsigned count);
   /// So many of the commands must be given.

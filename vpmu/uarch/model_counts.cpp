@@ -50,6 +50,10 @@ void ProcessorModel::follow(const CountPlan& plan) {
     if (e.latency_over) latency_over_ = *e.latency_over;
 }
 
+void ProcessorModel::follow_beside(const CountPlan& plan) {
+  sees_memory_ = sees_memory_ || std::ranges::any_of(plan.active(), needs_memory);
+}
+
 std::uint64_t ProcessorModel::count_alone(Counts counts) const {
   const auto own = [this](Counts kind) { return counts_[static_cast<unsigned>(kind)]; };
   if (counts == Counts::l1d_fills) return hierarchy_.l1d_fills(thread_);

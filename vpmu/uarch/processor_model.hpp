@@ -80,6 +80,8 @@ class ProcessorModel final : public Observer, private CodeFetcher {
   /// Takes from the plan the latency above which a load counts, and whether an entry needs caches and TLBs. While none
   /// does, they are not updated.
   void follow(const CountPlan& plan);
+  /// After follow(): this plan's events are counted, too. Nothing else is taken from it.
+  void follow_beside(const CountPlan& plan);
   /// Events of retired instructions since construction, as Pmu::retire() would count them; 0 unless has().
   [[nodiscard]] std::uint64_t count(Counts counts) const;
 

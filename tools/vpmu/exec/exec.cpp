@@ -316,6 +316,7 @@ Result<int> ExecRun::run_guest() {
   // KVM may also refuse what it has saved itself: after an upgrade, or with another TSC. No command runs twice.
   is_unusable_ = goes_on && !is_made && !ended && (ended.error().kind == ErrorKind::usage || on_kvm);
   VMM_ASSIGN(const ExecEnd end, ended);
+  if (arguments.when_ended && end.error.empty() && (end.exit_code || end.signal)) arguments.when_ended();
   std::vector<Error> failures;
   if (statistics)
     if (const auto written = confinement.write(*statistics, to_json(end.statistics) + "\n"); !written)

@@ -57,11 +57,11 @@ Result<std::uint64_t> sum_of_features(const MachineConfig& machine) {
 Result<std::string> guest_key(const MachineConfig& machine, const KernelFile& kernel, const std::string& devices) {
   VMM_ASSIGN(const std::uint64_t program, sum_of_program());
   VMM_ASSIGN(const std::uint64_t host_features, sum_of_features(machine));
-  // All members, so that a new one cannot be forgotten. Left out: paths, and what a guest of
-  // `vpmu exec` does not have.
+  // All members, so that a new one cannot be forgotten. Left out: paths, what begins after the boot, and what a
+  // guest of `vpmu exec` does not have.
   const auto& [kernel_path, restore, initrd, initrd_content, command_line, memory_bytes, cpus, threads_per_core, model,
-               bare_metal, source, source_options, events, accel, kvm_device, unknown_msr, pmu_time, pmu_policies,
-               elf_arguments, epoch, max_ticks, schedule] = machine;
+               bare_metal, source, source_options, events, accel, kvm_device, unknown_msr, tasks, pmu_time,
+               pmu_policies, elf_arguments, epoch, max_ticks, schedule] = machine;
   const auto& [was_open, compiling, time, changes, model_log, instead] = source_options;
   const auto& [skid_events, load_tag_interval] = pmu_policies;
   const Schedule turns = schedule.value_or(Schedule{});

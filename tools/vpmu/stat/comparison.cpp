@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 namespace vmm::tool {
 namespace {
@@ -70,6 +71,7 @@ Result<void> check_comparable(const StatDocument& base, const StatDocument& now)
   VMM_TRY(same("source", base.source, now.source));
   VMM_TRY(same("time", base.time, now.time));
   VMM_TRY(same("--set", base.set.empty() ? "none" : base.set, now.set.empty() ? "none" : now.set));
+  VMM_TRY(same("counter", base.counter, now.counter));
   VMM_TRY(same("kernel", base.kernel, now.kernel));
   VMM_TRY(same("size of memory", fmt::to_string(base.memory_bytes), fmt::to_string(now.memory_bytes)));
   if (base.command != now.command)
@@ -86,33 +88,87 @@ Result<void> check_limits(const StatLimits& limits, std::span<const StatEvent> e
 
 StatComparison compare(const StatDocument& base, const StatDocument& now, const StatLimits& limits) {
   StatComparison comparison;
-  std::string& report = comparison.report;
+  std::vector<std::string>& notes = comparison.notes;
   if (base.version != now.version)
-    report += fmt::format(" The base was made by vpmu {}, this by {}.\n", printable(base.version), now.version);
+    notes.push_back(fmt::format("The base was made by vpmu {}, this by {}.", printable(base.version), now.version));
   if (base.environment != now.environment)
-    report += " The base was made in another environment: PATH, HOME, LANG, TZ, LC_* or a variable of --env differs.\n";
-  if (!std::ranges::equal(base.events, now.events, {}, &StatCount::name, &StatCount::name))
-    report += " The base has other events. What perf itself does for them is in the kernel's counts, too.\n";
+    notes.emplace_back(
+        "The base was made in another environment: PATH, HOME, LANG, TZ, LC_* or a variable of --env differs.");
+  const bool same_events = std::ranges::equal(base.events, now.events, {}, &StatCount::name, &StatCount::name);
+  if (now.counter == "perf" && !same_events)
+    notes.emplace_back("The base has other events. What perf itself does for them is in the kernel's counts, too.");
   if (base.exit_code != now.exit_code)
-    report += fmt::format(" The command ended with {} in the base, now with {}.\n", base.exit_code, now.exit_code);
-  report += fmt::format(" {:<28} {:>18} {:>18}  {}\n", "event", "base", "now", "change");
+    notes.push_back(fmt::format("The command ended with {} in the base, now with {}.", base.exit_code, now.exit_code));
   for (const StatCount& count : now.events) {
+    ComparedEvent& event =
+        comparison.events.emplace_back(ComparedEvent{.name = count.name, .now = count, .change = "new"});
     const auto old = std::ranges::find(base.events, count.name, &StatCount::name);
-    if (old == base.events.end()) {
-      report += fmt::format(" {:<28} {:>18} {:>18}  new\n", count.name, "", value_of(count));
-      continue;
-    }
+    if (old == base.events.end()) continue;
     const auto own = limits.of_event.find(count.name);
     const double limit = own == limits.of_event.end() ? limits.percent : own->second;
-    const bool rose = rose_over(*old, count, limit);
-    comparison.rose = comparison.rose || rose;
-    report += fmt::format(" {:<28} {:>18} {:>18}  {}{}\n", count.name, value_of(*old), value_of(count),
-                          change_of(*old, count), rose ? fmt::format(", over the limit of {} %", limit) : "");
+    event.base = *old;
+    event.change = change_of(*old, count);
+    if (rose_over(*old, count, limit)) event.over_limit = limit;
+    comparison.rose = comparison.rose || event.over_limit;
   }
   for (const StatCount& old : base.events)
     if (std::ranges::find(now.events, old.name, &StatCount::name) == now.events.end())
-      report += fmt::format(" {:<28} {:>18} {:>18}  missing\n", printable(old.name), value_of(old), "");
+      comparison.events.push_back({.name = old.name, .base = old, .change = "missing"});
   return comparison;
+}
+
+namespace {
+
+std::string value_of(const std::optional<StatCount>& count) { return count ? tool::value_of(*count) : std::string{}; }
+
+std::string verdict_of(const ComparedEvent& event) {
+  return event.over_limit ? fmt::format(", over the limit of {} %", *event.over_limit) : std::string{};
+}
+
+}  // namespace
+
+std::string to_text(const StatComparison& comparison) {
+  std::string text;
+  for (const std::string& note : comparison.notes) text += fmt::format(" {}\n", note);
+  const auto add = [&text](const std::string& name, const std::string& base, const std::string& now,
+                           const std::string& change) {
+    text += fmt::format(" {:<28} {:>18} {:>18}  {}\n", name, base, now, change);
+  };
+  add("event", "base", "now", "change");
+  for (const ComparedEvent& event : comparison.events)
+    add(printable(event.name), value_of(event.base), value_of(event.now), event.change + verdict_of(event));
+  return text;
+}
+
+std::string to_markdown(const StatComparison& comparison) {
+  // A pipe would end a cell.
+  const auto name_of = [](const ComparedEvent& event) {
+    std::string name = printable(event.name);
+    for (std::size_t at = 0; (at = name.find('|', at)) != std::string::npos; at += 2) name.insert(at, 1, '\\');
+    return name;
+  };
+  std::string text = "| event | base | now | change |\n|---|---:|---:|---|\n";
+  for (const ComparedEvent& event : comparison.events)
+    text += fmt::format("| {} | {} | {} | {}{}{}{} |\n", name_of(event), value_of(event.base), value_of(event.now),
+                        event.over_limit ? "**" : "", event.change, verdict_of(event), event.over_limit ? "**" : "");
+  for (const std::string& note : comparison.notes) text += fmt::format("\n{}\n", note);
+  return text;
+}
+
+std::string to_json(const StatComparison& comparison) {
+  using Json = nlohmann::ordered_json;
+  const auto number = [](const std::optional<StatCount>& count) {
+    return count ? (count->value ? Json(*count->value) : Json(not_counted)) : Json();
+  };
+  Json events = Json::array();
+  for (const ComparedEvent& event : comparison.events)
+    events.push_back({{"name", event.name},
+                      {"base", number(event.base)},
+                      {"now", number(event.now)},
+                      {"change", event.change},
+                      {"over_limit_percent", event.over_limit ? Json(*event.over_limit) : Json()}});
+  const Json json = {{"rose", comparison.rose}, {"notes", comparison.notes}, {"events", std::move(events)}};
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + '\n';
 }
 
 }  // namespace vmm::tool

@@ -1,5 +1,6 @@
 #pragma once
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,11 +19,25 @@ struct StatLimits {
 /// Reads "PERCENT" and "EVENT=PERCENT"; the last of each holds. Fails with kind usage unless it is 0 to a million.
 Result<StatLimits> read_limits(const std::vector<std::string>& texts);
 
+/// An event in both measurements, or in one.
+struct ComparedEvent {
+  std::string name;
+  std::optional<StatCount> base{}, now{};
+  std::string change;                  ///< For people: "+5 (+0.1 %)", "same", "new", "missing".
+  std::optional<double> over_limit{};  ///< The limit in percent that it has risen above.
+};
+
 /// The result of comparing counts.
 struct StatComparison {
-  std::string report;  ///< Lines: of each event base, now and the change.
-  bool rose{};         ///< At least one count rose above its limit.
+  std::vector<std::string> notes;  ///< What else differs, each a sentence.
+  std::vector<ComparedEvent> events;
+  bool rose{};  ///< At least one count rose above its limit.
 };
+
+/// Lines for a terminal; a Markdown table; a document for programs.
+std::string to_text(const StatComparison& comparison);
+std::string to_markdown(const StatComparison& comparison);
+std::string to_json(const StatComparison& comparison);
 
 /// Fails with kind usage if the two cannot be compared: another machine or command. Looks only at what is known before
 /// a run.

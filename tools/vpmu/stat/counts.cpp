@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -29,6 +30,17 @@ Failure unreadable(std::string_view line) {
       fmt::format("cannot read the line \"{}\" that perf stat wrote", printable(std::string{line.substr(0, 200)})));
 }
 
+/// A count, or a time in milliseconds with decimals, of which we keep nanoseconds.
+bool read_value(std::string_view text, StatCount& count) {
+  if (count.unit != "msec") return read_number(text, count.value.emplace());
+  constexpr double ns_in_ms = 1e6, longest = 1e12;
+  double ms{};
+  const bool is_time = read_number(text, ms) && ms >= 0 && ms < longest;
+  if (is_time) count.value = static_cast<std::uint64_t>(std::llround(ms * ns_in_ms));
+  count.unit = "ns";
+  return is_time;
+}
+
 /// value, unit, event, running time, and its share of the enabled time in percent; then perf's own metrics.
 Result<StatCount> read_line(std::string_view line, const StatEvent& event) {
   constexpr std::size_t value = 0, unit = 1, running = 3, share = 4;
@@ -40,9 +52,7 @@ Result<StatCount> read_line(std::string_view line, const StatEvent& event) {
                       "leave it out, or look for it in `vpmu events`");
   StatCount count{.name = event.name, .quality = event.quality, .unit = std::string{fields[unit]}};
   double percent{};
-  // A software event of time has decimals, and is not a count.
-  const std::string_view digits = count.unit.empty() ? fields[value] : fields[value].substr(0, fields[value].find('.'));
-  if (!read_number(digits, count.value.emplace()) || !read_number(fields[running], count.running_ns) ||
+  if (!read_value(fields[value], count) || !read_number(fields[running], count.running_ns) ||
       !read_number(fields[share], percent) || count.running_ns > 1ULL << 62U)
     return unreadable(line);
   // Written so that a NaN is refused, too.
@@ -73,21 +83,48 @@ Result<std::vector<StatCount>> read_perf_counts(std::string_view text, std::span
   return counts;
 }
 
-std::string value_of(const StatCount& count) {
-  return count.value ? fmt::to_string(*count.value) : std::string{not_counted};
+std::vector<StatCount> counts_of(const TaskTotals& totals, std::span<const StatEvent> events, std::uint64_t tsc_khz) {
+  std::vector<StatCount> counts;
+  std::size_t next = 0;
+  constexpr std::uint64_t ns_in_ms = 1'000'000;
+  const std::uint64_t ms = totals.ticks / tsc_khz, ns = ms * ns_in_ms + totals.ticks % tsc_khz * ns_in_ms / tsc_khz;
+  for (const StatEvent& event : events) {
+    StatCount& count = counts.emplace_back(StatCount{.name = event.name, .quality = event.quality, .unit = {}});
+    if (const auto* const software = std::get_if<SoftwareEvent>(&event.beside)) {
+      switch (*software) {
+        case SoftwareEvent::context_switches: count.value = totals.switches; break;
+        case SoftwareEvent::cpu_migrations: count.value = totals.migrations; break;
+        case SoftwareEvent::task_clock:
+          count.value = ns;
+          count.unit = "ns";
+          break;
+      }
+      count.quality = "exact";
+    } else {
+      const std::uint64_t value = totals.events.at(next++);
+      if (is_delivered(event.quality)) count.value = value;
+    }
+    count.running_ns = count.enabled_ns = ns;
+  }
+  return counts;
 }
 
-std::string to_table(const StatDocument& document) {
-  std::size_t widest = 0;
-  for (const StatCount& count : document.events) widest = std::max(widest, count.name.size());
-  std::string text =
-      fmt::format("\n {}{}{}, source {}, {} kernel {}:\n\n", document.model, document.set.empty() ? "" : " with ",
-                  document.set, document.source, document.accel, document.kernel);
-  for (const StatCount& count : document.events)
-    text += fmt::format("{:>20}  {:<{}}  {}\n",
-                        fmt::format("{}{}{}", value_of(count), count.unit.empty() ? "" : " ", count.unit), count.name,
-                        widest, count.quality);
-  return text + '\n';
+std::vector<StatCount> mean_of(std::span<const std::vector<StatCount>> runs) {
+  constexpr double whole = 100;
+  std::vector<StatCount> mean = runs.front();
+  const auto n = static_cast<double>(runs.size());
+  for (std::size_t i = 0; i < mean.size(); ++i) {
+    double sum = 0, squares = 0;
+    for (const auto& run : runs) sum += static_cast<double>(run[i].value.value_or(0));
+    for (const auto& run : runs) {
+      const double difference = static_cast<double>(run[i].value.value_or(0)) - sum / n;
+      squares += difference * difference;
+    }
+    if (runs.size() == 1 || !mean[i].value) continue;
+    mean[i].value = static_cast<std::uint64_t>(std::llround(sum / n));
+    if (sum != 0) mean[i].deviation = whole * std::sqrt(squares / (n - 1) / n) / (sum / n);
+  }
+  return mean;
 }
 
 }  // namespace vmm::tool

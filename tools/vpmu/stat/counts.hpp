@@ -18,17 +18,32 @@ struct StatCount {
   /// Empty: the source cannot count the event, and its counter stays at 0.
   std::optional<std::uint64_t> value{};
   std::uint64_t running_ns{}, enabled_ns{};  ///< Of the guest's time. Running < enabled: the event was multiplexed.
+  double deviation{};  ///< Of several runs: the standard deviation of their mean, in percent of it.
   bool operator==(const StatCount&) const = default;
 };
 
 /// As perf says it in place of a number.
 inline constexpr std::string_view not_counted = "<not counted>";
 
+/// What follows from counts: "IPC".
+struct StatMetric {
+  std::string name, unit;
+  std::optional<double> value{};  ///< Empty: the source cannot count what it follows from.
+  bool operator==(const StatMetric&) const = default;
+};
+
 /// The number, or not_counted.
 std::string value_of(const StatCount& count);
+std::string value_of(const StatMetric& metric);
 
 /// Parses what `perf stat -x '\t'` writes for these events, in their order. Fails with kind host on anything else.
 Result<std::vector<StatCount>> read_perf_counts(std::string_view text, std::span<const StatEvent> events);
+
+/// What the VMM has counted of these events, each of which it can count. `tsc_khz` is the guest's.
+std::vector<StatCount> counts_of(const TaskTotals& totals, std::span<const StatEvent> events, std::uint64_t tsc_khz);
+
+/// The mean of one run or more, which have the same events.
+std::vector<StatCount> mean_of(std::span<const std::vector<StatCount>> runs);
 
 /// A measurement, as the JSON document holds it.
 struct StatDocument {
@@ -36,16 +51,16 @@ struct StatDocument {
   std::string version, model, accel, source, kernel;
   std::string time{"instructions"};  ///< As --time has it.
   std::string set{};                 ///< What --set has changed of the model, as ProfileChanges::text().
+  std::string counter{"perf"};       ///< Who counted: "vmm", or "perf" in the guest.
   std::uint64_t memory_bytes{};      ///< Of the guest.
   std::string environment;           ///< A checksum of the command's environment.
   std::vector<std::string> command;
   int exit_code{};
+  unsigned runs{1};  ///< That `events` is the mean of.
   std::vector<StatCount> events;
+  std::vector<StatMetric> metrics{};
   bool operator==(const StatDocument&) const = default;
 };
-
-/// Name, value and quality of each event, as `perf stat` lays them out.
-std::string to_table(const StatDocument& document);
 
 /// Equal numbers give equal bytes. Ends with a newline.
 std::string to_json(const StatDocument& document);

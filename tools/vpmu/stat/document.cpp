@@ -84,6 +84,7 @@ std::string read(const Json& json, StatDocument& document) {
   reader.text("source", document.source);
   if (json.contains("time")) reader.text("time", document.time);
   reader.text("set", document.set, false);
+  reader.text("counter", document.counter, false);
   reader.text("kernel", document.kernel);
   reader.number("memory_bytes", document.memory_bytes);
   reader.text("environment", document.environment);
@@ -94,6 +95,7 @@ std::string read(const Json& json, StatDocument& document) {
     }
   }
   reader.number("exit_code", document.exit_code);
+  reader.number("runs", document.runs, false);
   if (const Json* const events = reader.array("events", max_document_events)) {
     for (const Json& event : *events)
       if (const std::string wrong = read_event(event, document.events.emplace_back()); !wrong.empty()) return wrong;
@@ -113,21 +115,28 @@ std::string to_json(const StatDocument& document) {
       event["running_ns"] = count.running_ns;
       event["enabled_ns"] = count.enabled_ns;
     }
+    if (document.runs > 1) event["deviation_percent"] = count.deviation;
     events.push_back(std::move(event));
   }
-  const Json json = {{"format", StatDocument::format},
-                     {"vpmu", document.version},
-                     {"model", document.model},
-                     {"accel", document.accel},
-                     {"source", document.source},
-                     {"time", document.time},
-                     {"set", document.set},
-                     {"kernel", document.kernel},
-                     {"memory_bytes", document.memory_bytes},
-                     {"environment", document.environment},
-                     {"command", document.command},
-                     {"exit_code", document.exit_code},
-                     {"events", std::move(events)}};
+  Json json = {{"format", StatDocument::format},
+               {"vpmu", document.version},
+               {"model", document.model},
+               {"accel", document.accel},
+               {"source", document.source},
+               {"time", document.time},
+               {"set", document.set},
+               {"counter", document.counter},
+               {"kernel", document.kernel},
+               {"memory_bytes", document.memory_bytes},
+               {"environment", document.environment},
+               {"command", document.command},
+               {"exit_code", document.exit_code},
+               {"runs", document.runs},
+               {"events", std::move(events)}};
+  for (const StatMetric& metric : document.metrics)
+    json["metrics"].push_back({{"name", metric.name},
+                               {"value", metric.value ? Json(*metric.value) : Json(not_counted)},
+                               {"unit", metric.unit}});
   // A command's words may have any bytes: those that are not UTF-8 become U+FFFD.
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + '\n';
 }

@@ -4,21 +4,37 @@
 #include <array>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "sources/delivery.hpp"
+#include "stat/event_list.hpp"
 #include "stat/kernel_events.hpp"
+#include "stat/task_events.hpp"
 #include "tables/event_encoding.hpp"
 
 namespace vmm::tool {
 namespace {
 
-constexpr std::size_t max_chosen_events = 64;
-constexpr std::size_t max_name_length = 256;
+constexpr std::size_t max_chosen_events = 256;
+
+struct Software {
+  std::string_view name;
+  std::variant<std::monostate, TaskEvent, SoftwareEvent> beside{};
+};
 
 /// Software events: the guest's kernel counts them, whatever the source.
-constexpr std::array software{"page-faults",      "faults",    "minor-faults",    "major-faults",
-                              "context-switches", "cs",        "cpu-migrations",  "alignment-faults",
-                              "task-clock",       "cpu-clock", "emulation-faults"};
+constexpr std::array<Software, 12> software{{{"page-faults"},
+                                             {"faults"},
+                                             {"minor-faults"},
+                                             {"major-faults"},
+                                             {"alignment-faults"},
+                                             {"emulation-faults"},
+                                             {"context-switches", SoftwareEvent::context_switches},
+                                             {"cs", SoftwareEvent::context_switches},
+                                             {"cpu-migrations", SoftwareEvent::cpu_migrations},
+                                             {"migrations", SoftwareEvent::cpu_migrations},
+                                             {"task-clock", SoftwareEvent::task_clock},
+                                             {"cpu-clock", SoftwareEvent::task_clock}}};
 
 std::string quality_of(const vpmu::EventDesc* event, const vpmu::GenerationDesc& generation,
                        const ChangedRule& deliver) {
@@ -53,45 +69,61 @@ std::string with_modifier(const vpmu::EventDesc& event, std::string_view modifie
   return perf + std::string{modifier};
 }
 
+/// The event, and what perf calls its modifiers: behind a colon, or behind the second slash.
+std::pair<std::string_view, std::string_view> split_modifier(std::string_view whole) {
+  const std::size_t slash = whole.rfind('/');
+  const std::size_t end = slash == std::string_view::npos ? whole.find(':') : slash + 1;
+  if (end >= whole.size()) return {whole, {}};
+  std::string_view modifier = whole.substr(end);
+  if (modifier.starts_with(':')) modifier.remove_prefix(1);
+  // A tracepoint has a colon, too.
+  if (modifier.find_first_not_of("ukhGHpPIDWSebR") != std::string_view::npos) return {whole, {}};
+  return {whole.substr(0, end), modifier};
+}
+
 StatEvent choose(std::string_view whole, const vpmu::GenerationDesc& generation, const ChangedRule& deliver) {
-  const std::size_t colon = whole.find('/') == std::string_view::npos ? whole.find(':') : std::string_view::npos;
-  const std::string_view name = whole.substr(0, colon);
-  const std::string_view modifier = colon == std::string_view::npos ? std::string_view{} : whole.substr(colon + 1);
-  StatEvent event{.name = std::string{whole}, .perf = std::string{whole}, .quality = "unknown"};
+  const auto [name, modifier] = split_modifier(whole);
+  StatEvent event{.name = std::string{whole}, .perf = std::string{whole}, .quality = "unknown", .beside = {}};
   event.has_own_counter = name == "instructions" && modifier == "u";
-  if (std::ranges::find(software, name) != software.end()) {
+  const auto is = [&event, &generation, &deliver, modifier](const vpmu::EventDesc& row) {
+    event.quality = quality_of(&row, generation, deliver);
+    if (const auto counted = task_event(row, modifier)) event.beside = *counted;
+  };
+  if (const auto found = std::ranges::find(software, name, &Software::name); found != software.end()) {
     event.quality = "counted by the guest's kernel";
+    // The guest's kernel has no levels for them either.
+    event.beside = found->beside;
     return event;
   }
   if (const auto known = find_kernel_event(generation, name)) {
-    const vpmu::EventDesc row = row_of(*known, generation);
-    event.quality = quality_of(&row, generation, deliver);
+    is(row_of(*known, generation));
     return event;
   }
   if (const auto select = read_select(generation, name)) {
-    event.quality = quality_of(&*select, generation, deliver);
+    is(*select);
     return event;
   }
   using vpmu::Counts;
   const vpmu::EventDesc* const row = name == "loads"    ? find_counts(generation, Counts::loads, Counts::load_uops)
                                      : name == "stores" ? find_counts(generation, Counts::stores, Counts::store_uops)
                                                         : find_name(generation, name);
-  if (row != nullptr && row->code != 0) event.perf = with_modifier(*row, modifier);
-  event.quality = quality_of(row, generation, deliver);
+  if (row == nullptr) return event;
+  if (row->code != 0) event.perf = with_modifier(*row, modifier);
+  is(*row);
   return event;
 }
 
-std::vector<std::string_view> split(std::string_view list) {
-  std::vector<std::string_view> names;
-  bool in_slashes = false;
-  std::size_t start = 0;
-  for (std::size_t at = 0; at <= list.size(); ++at) {
-    if (at < list.size() && list[at] == '/') in_slashes = !in_slashes;
-    if (at < list.size() && (list[at] != ',' || in_slashes)) continue;
-    names.push_back(list.substr(start, at - start));
-    start = at + 1;
-  }
-  return names;
+/// Whether perf in the guest may know what no table of ours has: a tracepoint, another PMU's event, one of perf's own.
+bool may_be_known_to_perf(std::string_view name) {
+  constexpr std::array perfs_own{"duration_time", "user_time", "system_time", "cgroup-switches", "bpf-output", "dummy"};
+  return name.find_first_of("/:") != std::string_view::npos || std::ranges::find(perfs_own, name) != perfs_own.end();
+}
+
+Failure unknown_event(const std::string& name, const vpmu::GenerationDesc& generation) {
+  const auto similar = similar_names(name, generation);
+  return usage_error(
+      fmt::format("{} has no event {}", generation.name, printable(name)),
+      similar.empty() ? "see `vpmu events`" : fmt::format("do you mean {}?", fmt::join(similar, " or ")));
 }
 
 }  // namespace
@@ -102,19 +134,17 @@ Result<std::vector<StatEvent>> choose_events(std::string_view list, const vpmu::
                                              std::string_view source, TimeModel time,
                                              const vpmu::uarch::ProfileChanges& changes) {
   const ChangedRule deliver = delivery_rule(source, time, changes);
-  constexpr const char* advice = "give names as `perf list` or `vpmu events` has them, with commas between them";
+  VMM_ASSIGN(const auto names, split_event_list(list, generation));
+  if (names.size() > max_chosen_events)
+    return usage_error(fmt::format("{} events are given, more than {}", names.size(), max_chosen_events),
+                       "count them in several runs");
   std::vector<StatEvent> events;
-  for (const std::string_view name : split(list)) {
-    const auto is_plain = [](char c) { return c > ' ' && c < 0x7F && c != '{' && c != '}'; };
-    if (name.empty() || name.size() > max_name_length || !std::ranges::all_of(name, is_plain))
-      return usage_error(
-          fmt::format("\"{}\" is not the name of an event", printable(std::string{name.substr(0, max_name_length)})),
-          advice);
+  for (const std::string& name : names) {
     if (std::ranges::find(events, name, &StatEvent::name) != events.end())
-      return usage_error(fmt::format("the event {} is given twice", name), advice);
-    if (events.size() == max_chosen_events)
-      return usage_error(fmt::format("more than {} events are given", max_chosen_events), advice);
-    events.push_back(choose(name, generation, deliver));
+      return usage_error(fmt::format("the event {} is given twice", name), "give each once");
+    const StatEvent& event = events.emplace_back(choose(name, generation, deliver));
+    if (event.quality == "unknown" && !may_be_known_to_perf(split_modifier(name).first))
+      return unknown_event(name, generation);
   }
   return events;
 }

@@ -212,13 +212,6 @@ Events events_of(Generation generation) {
   return {};
 }
 
-std::string in_small_letters(std::string_view text) {
-  std::string small{text};
-  std::ranges::transform(small, small.begin(),
-                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  return small;
-}
-
 struct Spelling {
   std::string_view perf, ours;
 };
@@ -329,7 +322,7 @@ vpmu::EventDesc as_row(const vpmu::GenerationDesc& generation, std::string_view 
           .counts = what.counts};
 }
 
-/// "event=0xc0,umask=1,cmask=1,inv".
+/// "event=0xc0,umask=1,cmask=1,inv", or "cache-misses", as sysfs has it.
 std::optional<vpmu::EventDesc> read_terms(const vpmu::GenerationDesc& generation, std::string_view terms) {
   vpmu::EventSpec spec;
   std::uint64_t msr_value{};
@@ -339,6 +332,14 @@ std::optional<vpmu::EventDesc> read_terms(const vpmu::GenerationDesc& generation
     const std::string_view name = term.substr(0, term.find('='));
     const std::string_view text = name.size() == term.size() ? std::string_view{"1"} : term.substr(name.size() + 1);
     if (name == "name" || name == "period" || name == "freq") continue;
+    if (const auto known = name.size() == term.size() ? find_kernel_event(generation, name) : std::nullopt) {
+      const vpmu::EventDesc row = row_of(*known, generation);
+      if (row.code == 0) return terms.empty() ? std::optional{row} : std::nullopt;
+      spec = {
+          .code = row.code, .umask = row.umask, .cmask = row.cmask, .edge = row.edge, .any = row.any, .inv = row.inv};
+      msr_value = row.msr_value;
+      continue;
+    }
     const auto value = number(text);
     constexpr std::uint64_t max = 0xFF;
     if (!value) return std::nullopt;
@@ -367,6 +368,13 @@ std::optional<vpmu::EventDesc> read_terms(const vpmu::GenerationDesc& generation
 }
 
 }  // namespace
+
+std::string in_small_letters(std::string_view text) {
+  std::string small{text};
+  std::ranges::transform(small, small.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return small;
+}
 
 std::span<const KernelEvent> kernel_events(Generation generation) {
   static const auto all = [] {

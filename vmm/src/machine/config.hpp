@@ -51,6 +51,7 @@ struct MachineConfig {
   Accel accel{};         ///< Like the source, chosen by machine/automatic.hpp unless it is named.
   std::string kvm_device{"/dev/kvm"};
   UnknownMsr unknown_msr{UnknownMsr::gp};
+  TaskCounts* tasks{};  ///< PmuVcpuConfig::tasks, with Accel::soft; must outlive the machine.
   PmuTime pmu_time{PmuTime::hidden};
   vpmu::PmuPolicies pmu_policies{};
   /// The values of RDI and RSI at the entry point of an ELF kernel.

@@ -198,6 +198,10 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
         *uncore, config.threads_per_core, config.cpus, [this](unsigned id) { vcpus_[id]->kick_if_running(); },
         caches_ != nullptr && resolved.source == "exact" ? std::function{[this] { return caches_->llc(); }}
                                                          : std::function<vpmu::LlcCounts()>{});
+  if (config.tasks != nullptr)
+    config.tasks->kick_by([this] {
+      for (auto& vcpu : vcpus_) vcpu->kick_if_running();
+    });
   const PerfHostFactory perf_hosts = hooks_.perf_hosts ? hooks_.perf_hosts : linux_perf_hosts(linux_event_opener());
   for (unsigned id = 0; id < config.cpus; ++id) {
     VMM_ASSIGN(auto processor, accelerator_->add_processor(id));
@@ -222,7 +226,9 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
                                                 .make_perf_host = perf_hosts,
                                                 .cpu = id,
                                                 .caches = caches_.get()},
-                            .unknown_msr = config.unknown_msr};
+                            .unknown_msr = config.unknown_msr,
+                            .tasks = config.tasks,
+                            .cpu = id};
     vcpus_.push_back(std::make_unique<VcpuThread>(
         services, id, std::move(processor),
         [this, pmu](VcpuBackend& backend) { return PmuVcpu::create(pmu, backend, linear_, *log_); }, vcpu_image));

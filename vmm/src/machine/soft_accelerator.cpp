@@ -6,6 +6,8 @@
 #include "model/guest_cpuid.hpp"
 #include "model/model.hpp"
 #include "model/own_part.hpp"
+#include "pmu/task_counts.hpp"
+#include "pmu/task_mark.hpp"
 #include "processor/guest_features.hpp"
 #include "soft/soft_backend.hpp"
 #include "soft/soft_board.hpp"
@@ -29,6 +31,7 @@ class SoftProcessor final : public Processor {
     std::uint64_t max_ticks;
     vpmu::exec::Compiling compiling;
     Log& log;
+    TaskCounts* tasks;
   };
   SoftProcessor(const Parts& parts, CpuidTable cpuid, unsigned id) : parts_{parts}, cpuid_{std::move(cpuid)}, id_{id} {}
   Result<void> start_at(const StartRegisters& start) override {
@@ -60,6 +63,10 @@ class SoftProcessor final : public Processor {
     start.compiling = parts_.compiling;
     start.log = &parts_.log;
     start.devices = &parts_.mmio;
+    if (parts_.tasks != nullptr) {
+      start.mark_leaf = task_mark_leaf;
+      start.marked = [tasks = parts_.tasks, id = id_] { tasks->mark(id); };
+    }
     backend_ = std::make_unique<SoftBackend>(parts_.memory, cpuid_, start, &parts_.board);
     backend_->stop_after(parts_.max_ticks);
     VMM_TRY(backend_->set_msr(vpmu::msr::MSR_PLATFORM_INFO.value(), platform_info(parts_.model, start.tsc_khz)));
@@ -111,7 +118,8 @@ class SoftAccelerator final : public Accelerator {
                .model = *model_,
                .max_ticks = needs.config.max_ticks,
                .compiling = needs.config.source_options.compiling,
-               .log = needs.log} {}
+               .log = needs.log,
+               .tasks = needs.config.tasks} {}
 
   Result<std::unique_ptr<Processor>> add_processor(unsigned id) override {
     const CpuidTable supported = supported_features();

@@ -1,5 +1,7 @@
 #include "pmu/pmu_vcpu.hpp"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "pmu/registry.hpp"
@@ -70,6 +72,8 @@ Result<std::unique_ptr<PmuVcpu>> PmuVcpu::create(const PmuVcpuConfig& config, Vc
                                                         .foreign_msr = is_others(config),
                                                         .storable = storable,
                                                         .log = log}));
+  if (config.tasks != nullptr)
+    self->tasks_ = std::make_unique<TaskCounter>(*config.tasks, config.cpu, config.pmu, self->env_);
   return self;
 }
 
@@ -99,7 +103,7 @@ inline Result<void> PmuVcpu::look_at_progress() {
 inline bool PmuVcpu::is_idle() const {
   const bool uncore_awaits = uncore_.package != nullptr && uncore_.package->is_awaited();
   return source_->is_idle() && !pmu_.needs_replan() && !pmi_.pending() && !uncore_awaits &&
-         caches_wanted() == plan_.caches_wanted && breakpoints_.none();
+         caches_wanted() == plan_.caches_wanted && breakpoints_.none() && (tasks_ == nullptr || !tasks_->is_marked());
 }
 
 VcpuBackend::DeviceRun PmuVcpu::run_to_device() {
@@ -148,12 +152,17 @@ Result<void> PmuVcpu::prepare() {
   VMM_TRY(look_at_halt());
   if (pmu_.needs_replan()) pmu_.settle({}, env_);  // a write may have ended the wait of a PMI (rule Q5a)
   const bool caches = caches_wanted();
+  if (tasks_ != nullptr && tasks_->is_marked()) {
+    if (!source_->count_beside(tasks_->take_mark()))
+      return host_error(fmt::format("the source {} counts nothing beside the guest's PMU", source_->traits().name));
+    plan_.stale = true;
+  }
   if (pmu_.take_replan() || std::exchange(plan_.stale, false) || caches != plan_.caches_wanted) {
     plan_.stale = false;
     vpmu::CountPlan plan = pmu_.plan();
     plan.caches_wanted = plan_.caches_wanted = caches;
     plan_.armed = plan.any_armed();
-    if (std::exchange(plan_.missed_runs, false) && last_exit_ == LastExit::open) source_->left_open();
+    if (std::exchange(plan_.missed_runs, false)) source_->missed_runs(last_exit_ == LastExit::open);
     VMM_TRY(source_->program(plan));
   }
   if (pmi_.pending()) {
@@ -206,6 +215,7 @@ Result<RunEnd> PmuVcpu::let_run() {
 Result<void> PmuVcpu::account(const RunEnd& end, const WrittenMsr& written) {
   VMM_ASSIGN(const vpmu::CountDeltas deltas, source_->sync(*backend_));
   pmu_.settle(deltas, env_);
+  if (tasks_ != nullptr) tasks_->settle(source_->sync_beside());
   pmu_.record_branches(end.passed, env_);
   // How another VMM will answer its own exit is not known yet. Assumes that it accepts the value, as it mostly does.
   bool faults = false;
@@ -216,6 +226,7 @@ Result<void> PmuVcpu::account(const RunEnd& end, const WrittenMsr& written) {
   }
   if (end.retired && !faults) retire(*end.retired);
   if (end.delivered) pmu_.record_branch(*end.delivered, env_);
+  if (tasks_ != nullptr && end.switched) tasks_->switched(*end.switched);
   return {};
 }
 
@@ -223,6 +234,7 @@ void PmuVcpu::retire(const Retired& retired) {
   vpmu::Retirement retirement = retired.what;
   retirement.registers = &retired.registers;
   pmu_.retire(retirement, env_);
+  if (tasks_ != nullptr) tasks_->retire(retirement);
   // A walk may end on an instruction that was not the event after all, such as a load that splits no line. To walk
   // again at once would single-step the guest for as long as the event does not occur.
   walks_.wait = !source_->traits().precise_ip && pmu_.plan().any_armed();

@@ -10,6 +10,7 @@
 #include "pmu/msr_router.hpp"
 #include "pmu/pmi.hpp"
 #include "pmu/rdpmc_gate.hpp"
+#include "pmu/task_counts.hpp"
 #include "sources/source.hpp"
 #include "sources/source_options.hpp"
 #include "support/log.hpp"
@@ -40,6 +41,9 @@ struct PmuVcpuConfig {
   /// Which MSR accesses a surrounding VMM filters, by KVM_MSR_FILTER_* and index. Exits for a reason other than a
   /// filter are its own, too. Empty: there is no such VMM.
   std::function<ForeignMsr(std::uint32_t access, std::uint32_t index)> foreign_msr{};
+  /// Counts a command's events beside the guest's PMU, with a source that can; must outlive the vCPU. May be null.
+  TaskCounts* tasks{};
+  unsigned cpu{};  ///< The vCPU's number, for `tasks`.
 };
 
 struct PmuVcpuStatistics {
@@ -189,6 +193,7 @@ class PmuVcpu final : public GuestVcpu {
   Env env_;
   std::function<ForeignMsr(std::uint32_t access, std::uint32_t index)> foreign_msr_;
   std::unique_ptr<CountSource> source_;
+  std::unique_ptr<TaskCounter> tasks_;  ///< Null: nothing is counted beside the PMU.
   vpmu::CounterSet unread_;  ///< Counters that have counted, been written or been deselected since the guest last read
                              ///< them at rest.
   vpmu::CounterSet selected_;  ///< Pmu::selected() after the last write.

@@ -117,6 +117,7 @@ std::optional<Exit> InstructionRunner::run_system(const SystemInstruction& i, st
   const std::uint64_t rf = s_->regs.rflags & x86::rflags::RF::mask;
   if (i.op != SystemOp::iret) s_->regs.rflags &= ~x86::rflags::RF::mask;
   engine_->registers_changed();
+  if (i.op == SystemOp::cpuid && core_->is_mark(static_cast<std::uint32_t>(s_->regs.rax))) core_->marked();
   const SystemResult result = core_->system.run(i, operand);
   auto exit = pending_.begin(result, i.length, static_cast<std::uint32_t>(s_->regs.rcx));
   if (const auto* raised = std::get_if<Raised>(&result)) {

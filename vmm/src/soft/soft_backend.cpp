@@ -40,6 +40,8 @@ SoftBackend::SoftBackend(LinearMemory& memory, CpuidTable cpuid, const SoftStart
           .features = core_->features.all(),
           .paging = core_->features.paging(),
           .tsc_khz = core_->time.tsc_khz()};
+  core_->mark_leaf = start.mark_leaf;
+  core_->marked = start.marked;
   if (start.waits_for_start) reset_by_init(core_->state);
   turn_ = std::make_unique<SoftTurn>(*core_, *debug_, kicked_);
 }

@@ -29,9 +29,13 @@ struct SoftStart {
   bool waits_for_start{};  ///< In the wait-for-SIPI state, like all but the boot processor; the registers are ignored.
   kvm_sregs sregs{};
   kvm_regs regs{};
-  std::uint64_t tsc_khz{2'500'000};
+  static constexpr std::uint64_t default_tsc_khz = 2'500'000;
+  std::uint64_t tsc_khz{default_tsc_khz};
   vpmu::exec::Compiling compiling{};
-  Log* log{};              ///< Gets each unknown instruction once; must outlive the back end. May be null.
+  Log* log{};  ///< Gets each unknown instruction once; must outlive the back end. May be null.
+  /// A program has executed CPUID with this in EAX, on the vCPU's thread. Empty: none is asked for.
+  std::uint32_t mark_leaf{};
+  std::function<void()> marked{};
   MmioDevices* devices{};  ///< Handles accesses where there is no RAM; must outlive the back end. May be null.
 };
 
@@ -44,7 +48,7 @@ struct SoftStart {
 /// run() waits for its own, which lasts until a later run() ends it.
 class SoftBackend final : public VcpuBackend {
  public:
-  static constexpr std::uint64_t default_tsc_khz = SoftStart{}.tsc_khz;
+  static constexpr std::uint64_t default_tsc_khz = SoftStart::default_tsc_khz;
 
   /// `memory` and `board` must outlive it. Without `board` it is alone on a board of its own.
   SoftBackend(LinearMemory& memory, CpuidTable cpuid, const SoftStart& start, SoftBoard* board = nullptr);

@@ -41,6 +41,11 @@ struct SoftCore {
     return cpl_of(state.sregs) == 3 ? vpmu::PagingPrivilege::user : vpmu::PagingPrivilege::supervisor;
   }
 
+  /// Whether CPUID of this leaf is SoftStart::mark_leaf's.
+  [[nodiscard]] bool is_mark(std::uint32_t leaf) const {
+    return marked && leaf == mark_leaf && cpl_of(state.sregs) == 3;
+  }
+
   LinearMemory& memory;
   SoftBoard& board;
   CpuidTable cpuid;
@@ -52,6 +57,8 @@ struct SoftCore {
   MsrUnit msrs;
   SystemUnit system;
   SoftStatistics statistics;
+  std::uint32_t mark_leaf{};
+  std::function<void()> marked;
 };
 
 }  // namespace vmm

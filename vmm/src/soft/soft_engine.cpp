@@ -129,6 +129,7 @@ vpmu::exec::Answer SoftEngine::wrmsr(std::uint32_t index, std::uint64_t value) {
 }
 
 vpmu::exec::Answer SoftEngine::cpuid(std::uint32_t leaf, std::uint32_t subleaf, vpmu::exec::CpuidAnswer& out) {
+  if (core_->is_mark(leaf)) return vpmu::exec::Answer::leave;  // so that the guest stops right behind it
   const CpuidRegisters r = core_->system.cpuid(leaf, subleaf);
   ++core_->statistics.system;
   out = {.eax = r.eax, .ebx = r.ebx, .ecx = r.ecx, .edx = r.edx};

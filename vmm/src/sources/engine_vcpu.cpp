@@ -156,6 +156,13 @@ vpmu::exec::Answer EngineVcpu::swap_gs(std::uint64_t& base) {
   return vpmu::exec::Answer::done;
 }
 
+void EngineVcpu::switches_stack(std::uint64_t to) {
+  if (!tells_switches_) return;
+  const vpmu::exec::CpuState state = engine_.state();
+  switched_ = {.from = state.gpr[vpmu::exec::rdi], .to = state.gpr[vpmu::exec::rsi], .stack = to};
+  engine_.stop_soon();
+}
+
 vpmu::exec::VectorState* EngineVcpu::vectors() {
   if (!vectors_) {
     const auto state = backend_->vectors();

@@ -8,6 +8,7 @@
 #include "memory/engine_ram.hpp"
 #include "memory/host_code.hpp"
 #include "sources/guest_time.hpp"
+#include "sources/source.hpp"
 #include "vcpu/backend.hpp"
 #include "vcpu/guest_view.hpp"
 
@@ -72,6 +73,12 @@ class EngineVcpu final : private vpmu::exec::NoPlatform, private MemoryFollower 
   /// That instruction has run: the back end is told, too.
   Result<void> end_shadow();
 
+  /// From here on run() ends behind an instruction by which Linux goes to another task.
+  void tell_switches() { tells_switches_ = true; }
+  /// Whether the last instruction was one.
+  [[nodiscard]] const std::optional<StackSwitch>& switched() const { return switched_; }
+  std::optional<StackSwitch> take_switched() { return std::exchange(switched_, std::nullopt); }
+
   /// Runs until so many instructions have retired, or until something stops the engine earlier. Stop::again: it has
   /// done a part of a long string instruction, after many calls of Engine::run() or because of a kick.
   vpmu::exec::Stop run(std::uint64_t instructions);
@@ -96,6 +103,7 @@ class EngineVcpu final : private vpmu::exec::NoPlatform, private MemoryFollower 
   bool runs_alone() override { return backend_->runs_alone(); }
   vpmu::exec::Answer enables_interrupts() override;
   vpmu::exec::Answer swap_gs(std::uint64_t& base) override;
+  void switches_stack(std::uint64_t to) override;
   vpmu::exec::VectorState* vectors() override;
   void written(vpmu::GuestPhysical page) override { engine_.written(page); }
   void written_unseen() override { engine_.written_unseen(); }
@@ -105,7 +113,9 @@ class EngineVcpu final : private vpmu::exec::NoPlatform, private MemoryFollower 
   MappedHostCode host_code_;
   vpmu::exec::Engine engine_;
   SwapGs swap_gs_;
-  bool runs_many_{};            ///< Within run_many().
+  bool runs_many_{};  ///< Within run_many().
+  bool tells_switches_{};
+  std::optional<StackSwitch> switched_;
   bool changed_sregs_{};        ///< The back end has others.
   GuestTime* time_{};           ///< Null: an instruction is a tick.
   VcpuBackend* backend_{};      ///< That it was last taken from.

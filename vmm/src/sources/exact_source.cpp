@@ -25,36 +25,65 @@ bool is_undisturbed(const kvm_vcpu_events& e) {
   return !is_delivering(e) && e.interrupt.shadow == 0 && e.smi.pending == 0;
 }
 
+/// MOV RSP, [RSI + 32 bits], of an instruction that has changed RSP.
+bool loads_stack_by_rsi(const Instruction& i) {
+  constexpr std::uint8_t length = 7;
+  constexpr std::int8_t rsi = 6, none = -1;
+  return i.mnemonic == "mov" && i.length == length && i.load && i.load->base == rsi && i.load->index == none;
+}
+
 }  // namespace
 
+bool ExactSource::count_beside(std::span<const vpmu::CountPlan> plans) {
+  plans_beside_.assign(plans.begin(), plans.end());
+  vcpu_.tell_switches();
+  return true;
+}
+
 Result<void> ExactSource::program(const vpmu::CountPlan& plan) {
-  if (!progress_.is_counting()) {
+  if (!is_counting()) {
     sibling_.reset();
     // What has passed since is nobody's, unless it was saved while something counted.
     if (!looks_as_saved_) (void)model_.take_cycles(0, vcpu_.engine().observed());
   }
-  vpmu::uarch::ProcessorModel* const model = model_.choose(plan);
+  vpmu::uarch::ProcessorModel* const model = model_.choose(plan, plans_beside_);
   if (model_.is_made()) vcpu_.tell_lost(*model_);
   // A plan without counters is a pause: the translations will be needed again. The engine may go on meanwhile, and the
   // model does not see its accesses, as it sees none that KVM runs.
-  if (is_counted(plan)) {
+  const bool counts = is_counted(plan) || !plans_beside_.empty();
+  if (counts) {
     vcpu_.observe(model);
-    if (!progress_.is_counting() && !std::exchange(looks_as_saved_, false)) first_look_ = vcpu_.engine().observed();
+    if (!is_counting() && !std::exchange(looks_as_saved_, false)) first_look_ = vcpu_.engine().observed();
   }
-  if (plan.size != 0) vcpu_.engine().count_classes(PlanProgress::wants_classes(plan));
-  progress_.begin(plan, model, steps_.clocks(), &vcpu_.engine().classes(), model_.pipeline());
-  turns_.count(progress_.is_counting());
-  return steps_.program(plan);
+  if (plan.size != 0 || counts)
+    vcpu_.engine().count_classes(PlanProgress::wants_classes(plan) ||
+                                 std::ranges::any_of(plans_beside_, PlanProgress::wants_classes));
+  const auto begin = [&](PlanProgress& progress, const vpmu::CountPlan& of) {
+    progress.begin(of, model, steps_.clocks(), &vcpu_.engine().classes(), model_.pipeline());
+  };
+  begin(progress_, plan);
+  // Those go on as they are: what they have not told yet is not lost.
+  for (std::size_t i = beside_.size(); i < plans_beside_.size(); ++i) begin(beside_.emplace_back(), plans_beside_[i]);
+  turns_.count(counts);
+  vpmu::CountPlan stepped = plan;
+  stepped.caches_wanted = stepped.caches_wanted || counts;  // so that it counts at all
+  return steps_.program(stepped);
 }
 
 Result<vpmu::CountDeltas> ExactSource::sync(VcpuBackend& backend) {
   const Sibling sibling = backend.sibling();
-  if (sibling_) progress_.pass_beside(sibling.since(*sibling_));
+  if (sibling_) each_progress([&](PlanProgress& p) { p.pass_beside(sibling.since(*sibling_)); });
   sibling_ = sibling;
   vpmu::CountDeltas deltas = progress_.take_deltas();
   // The part of a plan that is left to the engine may have no event for the model.
   if (progress_.plan().last_load_wanted && model_.is_made()) deltas.last_load = model_->take_last_load();
   return deltas;
+}
+
+std::span<const vpmu::CountDeltas> ExactSource::sync_beside() {
+  deltas_beside_.clear();
+  for (PlanProgress& beside : beside_) deltas_beside_.push_back(beside.take_deltas());
+  return deltas_beside_;
 }
 
 Result<RunEnd> ExactSource::walk(VcpuBackend& backend) { return run(backend, std::nullopt); }
@@ -102,7 +131,7 @@ void ExactSource::begin_turn(const VcpuBackend& backend) {
   model_.begin_turn(is_beside, vcpu_.engine().observed());
 }
 
-bool ExactSource::looks_now_and_then() const { return model_.keeps_time() && progress_.is_counting(); }
+bool ExactSource::looks_now_and_then() const { return model_.keeps_time() && is_counting(); }
 
 std::uint64_t ExactSource::until_look(std::uint64_t between) const {
   return between - (vcpu_.engine().observed() - first_look_) % between;
@@ -181,7 +210,8 @@ void ExactSource::pass(VcpuBackend& backend, std::uint64_t instructions) {
 // Returns empty if the engine could not run anything.
 Result<std::optional<RunEnd>> ExactSource::interpret(VcpuBackend& backend) {
   const bool resumes = x86::rflags::RF::test(vcpu_.regs().rflags);
-  const RunEnd end = run_engine();
+  RunEnd end = run_engine();
+  end.switched = vcpu_.take_switched();
   const std::uint64_t done = vcpu_.take_ticks();
   if (resumes && done != 0) {
     vcpu_.regs().rflags &= ~x86::rflags::RF::mask;
@@ -217,8 +247,10 @@ RunEnd ExactSource::run_engine() {
 std::uint64_t ExactSource::unseen(std::uint64_t most) const {
   const bool is_user = vcpu_.cpl() != 0;
   const MaxCycles in_many = model_.max_cycles();
-  const std::uint64_t many = progress_.unseen(is_user, most, in_many);
-  return many != 0 ? many : progress_.unseen(is_user, std::min<std::uint64_t>(most, 1), {.of_each = in_many.of_each});
+  const std::uint64_t many = least([&](const PlanProgress& p) { return p.unseen(is_user, most, in_many); });
+  if (many != 0) return many;
+  const auto one = std::min<std::uint64_t>(most, 1);
+  return least([&](const PlanProgress& p) { return p.unseen(is_user, one, {.of_each = in_many.of_each}); });
 }
 
 /// Runs at most `most`, first `next` of them, as long as none must be observed. False: none has run, and the next one
@@ -230,7 +262,7 @@ bool ExactSource::run_unseen(std::uint64_t next, std::uint64_t most) {
   for (; next != 0; next = unseen(end - at)) {
     if (!run_blocks(next)) break;
     const std::uint64_t before = std::exchange(at, passed());
-    if (at != before + next || turns_.phase() != Turns::Phase::engine) return true;
+    if (at != before + next || turns_.phase() != Turns::Phase::engine || vcpu_.switched()) return true;
   }
   return at != first;
 }
@@ -260,12 +292,13 @@ ExactSource::Quantum ExactSource::quantum() const {
 /// False: the next instruction makes several accesses, and must be observed.
 bool ExactSource::run_blocks(std::uint64_t instructions) {
   const bool is_user = vcpu_.cpl() != 0;
-  vcpu_.engine().limit_accesses(progress_.unseen_accesses(is_user));
+  vcpu_.engine().limit_accesses(least([&](const PlanProgress& p) { return p.unseen_accesses(is_user); }));
   const vpmu::exec::Stop stop =
       breakpoints_.any() ? breakpoints_.run_up_to_hit(vcpu_, instructions) : vcpu_.run_many(instructions);
   note_stop(stop);
   const vpmu::exec::Passed passed = vcpu_.take_passed();
-  progress_.pass(is_user, passed, time_.ran(passed.instructions, vcpu_.engine().observed()));
+  const Ticks ticks = time_.ran(passed.instructions, vcpu_.engine().observed());
+  each_progress([&](PlanProgress& p) { p.pass(is_user, passed, ticks); });
   return stop != vpmu::exec::Stop::accesses || passed.instructions != 0;
 }
 
@@ -280,7 +313,9 @@ void ExactSource::run_one(RunEnd& end, std::uint64_t most) {
   note_stop(vcpu_.run(1));
   const vpmu::exec::Passed passed = vcpu_.take_passed();
   if (passed.instructions == 0) {
-    return progress_.pass(vcpu_.cpl() != 0, {.more_loads = passed.more_loads, .more_stores = passed.more_stores}, {});
+    return each_progress([&](PlanProgress& p) {
+      p.pass(vcpu_.cpl() != 0, {.more_loads = passed.more_loads, .more_stores = passed.more_stores}, {});
+    });
   }
   ++statistics_.observed;
   const vpmu::CountPlan& plan = progress_.plan();
@@ -290,9 +325,10 @@ void ExactSource::run_one(RunEnd& end, std::uint64_t most) {
   const bool retires_both = branch != nullptr && most > 1 && model_.keeps_time() && run_branch();
   // The cycles in which the instruction waited come before it: a counter of cycles that overflows meanwhile has this
   // instruction, which retires next, in its record (rule P1).
-  const auto [waited, retiring] = time_.ran_one(vcpu_.engine().observed(), progress_.may_wait());
+  const bool may_wait = least([](const PlanProgress& p) { return p.may_wait(); }) != 0;
+  const auto [waited, retiring] = time_.ran_one(vcpu_.engine().observed(), may_wait);
   if (waited.cycles != 0) {
-    progress_.wait(vcpu_.cpl() != 0, waited);
+    each_progress([&](PlanProgress& p) { p.wait(vcpu_.cpl() != 0, waited); });
     if (plan.branches_wanted) end.passed.cycles_behind += waited.cycles;
   }
   Retired retired = retired_instruction(instruction, before, vcpu_.sregs(), after, retiring);
@@ -390,7 +426,7 @@ Result<std::optional<RunEnd>> ExactSource::finish(VcpuBackend& backend) {
 
 // The back end runs one instruction, or delivers the event that comes before it.
 Result<RunEnd> ExactSource::hand_over(VcpuBackend& backend, std::optional<std::chrono::nanoseconds> at_most) {
-  const bool one = turns_.is_held() && progress_.is_counting();  // then take() has called deliverable()
+  const bool one = turns_.is_held() && is_counting();  // then take() has called deliverable()
   const vpmu::exec::Engine& engine = vcpu_.engine();
   const LeftByEngine left{.why = stopped_, .missing = engine.missing(), .raised = engine.raised()};
   const Instruction* const next = one ? code_.at(vcpu_.ip(), vcpu_.sregs()) : nullptr;
@@ -404,11 +440,22 @@ Result<RunEnd> ExactSource::hand_over(VcpuBackend& backend, std::optional<std::c
     VMM_ASSIGN(const kvm_regs after, backend.regs());
     if (end.retired || after.rip != before.rip) {
       model_.pause(vcpu_.engine().observed());
-      progress_.end_pipeline();
+      each_progress([](PlanProgress& p) { p.end_pipeline(); });
     }
   }
+  if (!beside_.empty() && end.retired) VMM_TRY(note_switch(backend, before, end));
   note(end);
   return end;
+}
+
+/// The engine tells of those that it runs; of the back end's, the instruction that has retired does.
+Result<void> ExactSource::note_switch(VcpuBackend& backend, const kvm_regs& before, RunEnd& end) {
+  VMM_ASSIGN(const kvm_regs after, backend.regs());
+  if (end.retired->what.cpl != 0 || after.rsp == before.rsp) return {};
+  VMM_ASSIGN(const kvm_sregs sregs, backend.sregs());
+  const Instruction* const i = code_.at(end.retired->what.ip, sregs);
+  if (i != nullptr && loads_stack_by_rsi(*i)) end.switched = {.from = before.rdi, .to = before.rsi, .stack = after.rsp};
+  return {};
 }
 
 void ExactSource::note_left() {
@@ -420,7 +467,7 @@ void ExactSource::note_left() {
 void ExactSource::note(RunEnd& end) {
   if (!end.retired) return;
   end.retired->what.has_pipeline = model_.keeps_time();
-  progress_.observe(end.retired->what);
+  each_progress([&](PlanProgress& p) { p.observe(end.retired->what); });
 }
 
 // An engine that continues from the image knows only the current page tables, so the engine forgets now what the TLBs
@@ -434,7 +481,7 @@ Result<Bytes> ExactSource::save(VcpuBackend& backend) {
   VMM_ASSIGN(const kvm_regs regs, backend.regs());
   VMM_ASSIGN(const kvm_sregs sregs, backend.sregs());
   vcpu_.catch_up(engine_state(regs, sregs, backend.paging_limits()));
-  out.put(progress_.is_counting() ? until_look(max_between_looks) : 0);
+  out.put(is_counting() ? until_look(max_between_looks) : 0);
   model_.save(out, vcpu_.engine().observed());
   return out.take();
 }

@@ -1,7 +1,10 @@
 #pragma once
+#include <algorithm>
 #include <map>
 #include <memory>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "sources/engine_vcpu.hpp"
 #include "sources/guest_breakpoints.hpp"
@@ -74,6 +77,8 @@ class ExactSource final : public CountSource {
   [[nodiscard]] const SourceTraits& traits() const override { return description; }
 
   Result<void> program(const vpmu::CountPlan& plan) override;
+  bool count_beside(std::span<const vpmu::CountPlan> plans) override;
+  std::span<const vpmu::CountDeltas> sync_beside() override;
   Result<RunEnd> run(VcpuBackend& backend, std::optional<std::chrono::nanoseconds> at_most) override;
   /// The events of whole blocks; instructions that ran one at a time were reported as retirements.
   Result<vpmu::CountDeltas> sync(VcpuBackend& backend) override;
@@ -81,7 +86,7 @@ class ExactSource final : public CountSource {
   Result<RunEnd> come_out(VcpuBackend& backend) override;
   void raised() override { turns_.raise(); }
   [[nodiscard]] bool is_idle() const override { return !turns_.is_held() && !turns_.is_raised() && steps_.is_idle(); }
-  void left_open() override { steps_.left_open(); }
+  void missed_runs(bool is_open) override { steps_.missed_runs(is_open); }
   [[nodiscard]] std::uint64_t progress() const override { return statistics_.instructions + statistics_.in_place; }
   /// The part of a tick of the bus clock, and the contents of the model's caches, TLBs and predictors.
   Result<Bytes> save(VcpuBackend& backend) override;
@@ -109,6 +114,20 @@ class ExactSource final : public CountSource {
   Result<void> end_shadow(VcpuBackend& backend);
   void pass(VcpuBackend& backend, std::uint64_t instructions);
 
+  /// Whether anything is counted, by the plan or beside it.
+  [[nodiscard]] bool is_counting() const { return progress_.is_counting() || !beside_.empty(); }
+  /// Calls it with the progress of the plan, and of each beside it.
+  void each_progress(auto act) {
+    act(progress_);
+    for (PlanProgress& beside : beside_) act(beside);
+  }
+  /// The least of what it says of each.
+  [[nodiscard]] std::uint64_t least(auto of) const {
+    std::uint64_t least = of(progress_);
+    for (const PlanProgress& beside : beside_) least = std::min<std::uint64_t>(least, of(beside));
+    return least;
+  }
+
   // The engine's.
   Result<std::optional<RunEnd>> interpret(VcpuBackend& backend);
   [[nodiscard]] Quantum quantum() const;
@@ -128,6 +147,7 @@ class ExactSource final : public CountSource {
 
   // KVM's.
   Result<RunEnd> hand_over(VcpuBackend& backend, std::optional<std::chrono::nanoseconds> at_most);
+  Result<void> note_switch(VcpuBackend& backend, const kvm_regs& before, RunEnd& end);
   void note_left();
 
   void note(RunEnd& end);
@@ -145,6 +165,9 @@ class ExactSource final : public CountSource {
   bool looks_as_saved_{};          ///< It was restored, and what was counted then is not counted yet.
   GuestTime time_{model_, steps_.clocks()};
   PlanProgress progress_;
+  std::vector<vpmu::CountPlan> plans_beside_;
+  std::vector<PlanProgress> beside_;  ///< Of these.
+  std::vector<vpmu::CountDeltas> deltas_beside_;
   StorableBranches storable_;
   vpmu::exec::Stop stopped_{};      ///< Why the engine's last run ended.
   bool fuses_compares_alone_;       ///< Other instructions do from Sandy Bridge on.

@@ -25,11 +25,17 @@ void OnDemandModel::make() {
   if (caches_ != nullptr) uses_ = caches_->uses(cpu_);
 }
 
-vpmu::uarch::ProcessorModel* OnDemandModel::choose(const vpmu::CountPlan& plan) {
-  const bool wanted = vpmu::uarch::ProcessorModel::is_wanted(plan) || (keeps_time() && is_counted(plan));
+vpmu::uarch::ProcessorModel* OnDemandModel::choose(const vpmu::CountPlan& plan,
+                                                   std::span<const vpmu::CountPlan> beside) {
+  const auto any = [&](auto holds) { return holds(plan) || std::ranges::any_of(beside, holds); };
+  const bool wanted = any(vpmu::uarch::ProcessorModel::is_wanted) || (keeps_time() && any(is_counted));
   if (wanted && model_ == nullptr) make();
-  if (model_ != nullptr) model_->follow(plan);
-  if (timer_ != nullptr) timer_->count(PlanProgress::wants_pipeline(plan, vpmu::timing::CoreTimer::told()));
+  if (model_ != nullptr) {
+    model_->follow(plan);
+    for (const vpmu::CountPlan& more : beside) model_->follow_beside(more);
+  }
+  if (timer_ != nullptr)
+    timer_->count(any([](const auto& p) { return PlanProgress::wants_pipeline(p, vpmu::timing::CoreTimer::told()); }));
   return wanted ? model_.get() : nullptr;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <span>
 
 #include "decode/instruction.hpp"
 #include "snapshot/byte_stream.hpp"
@@ -26,8 +27,8 @@ class OnDemandModel {
       timer_ = std::make_unique<vpmu::timing::CoreTimer>(vpmu::timing::changed_core(generation.name, changes_));
   }
 
-  /// From here on the plan is this one. Returns the model if the plan needs it, else null.
-  vpmu::uarch::ProcessorModel* choose(const vpmu::CountPlan& plan);
+  /// From here on the plan is this one, and others are counted beside it. Returns the model if they need it, else null.
+  vpmu::uarch::ProcessorModel* choose(const vpmu::CountPlan& plan, std::span<const vpmu::CountPlan> beside);
   [[nodiscard]] bool is_made() const { return model_ != nullptr; }
   /// It must have been made.
   vpmu::uarch::ProcessorModel* operator->() const { return model_.get(); }

@@ -66,7 +66,7 @@ class PerfSource final : public CountSource {
   [[nodiscard]] bool is_idle() const override {
     return plan_.size == 0 && !wants_engine() && !in_engine_ && exact_->is_idle();
   }
-  void left_open() override { exact_->left_open(); }
+  void missed_runs(bool is_open) override { exact_->missed_runs(is_open); }
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
   [[nodiscard]] const PerfStatistics& statistics() const { return statistics_; }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "snapshot/byte_stream.hpp"
@@ -32,6 +33,12 @@ struct Retired {
 /// individually.
 using StorableBranches = std::function<std::uint64_t(unsigned cpl)>;
 
+/// The guest's kernel has gone on with another stack, as Linux does where it goes from one task to another.
+struct StackSwitch {
+  std::uint64_t from{}, to{};  ///< RDI and RSI: of Linux, the addresses of both tasks.
+  std::uint64_t stack{};       ///< RSP behind it.
+};
+
 /// Why a source came back.
 struct RunEnd {
   std::optional<Exit> exit;        ///< The guest did something that the VMM must answer.
@@ -40,6 +47,8 @@ struct RunEnd {
   /// An interrupt or exception delivered after that instruction; must go to Pmu::record_branch(). Set only if the plan
   /// wants branches.
   std::optional<vpmu::TakenBranch> delivered;
+  /// What the last instruction did. Only of a source that counts beside the plan.
+  std::optional<StackSwitch> switched;
 };
 
 /// Answers "what retired?" for one vCPU, and nothing else: it knows nothing of PEBS, PMIs or MSRs. Runs on the vCPU's
@@ -54,6 +63,11 @@ class CountSource {
 
   /// What to count from now on. sync() must have taken the counts up to now.
   virtual Result<void> program(const vpmu::CountPlan& plan) = 0;
+  /// From the next program() on, these plans are counted as well as that one: for somebody beside the guest's PMU, to
+  /// whom no overflow matters. A source that does not return false tells each StackSwitch, too.
+  virtual bool count_beside(std::span<const vpmu::CountPlan> /*plans*/) { return false; }
+  /// As sync(), whose part this is: the events of each of these plans since the last call. Valid until the next one.
+  virtual std::span<const vpmu::CountDeltas> sync_beside() { return {}; }
   /// Runs the guest until an exit, or until a counter whose overflow the plan wants is due; never much later. With
   /// `at_most` it returns after about that much time even if nothing happened.
   virtual Result<RunEnd> run(VcpuBackend& backend, std::optional<std::chrono::nanoseconds> at_most) = 0;
@@ -75,8 +89,9 @@ class CountSource {
   /// Grows with each instruction that the source runs, whether it retires or is counted in a block. 0 for a source that
   /// leaves all of them to the back end.
   [[nodiscard]] virtual std::uint64_t progress() const { return 0; }
-  /// The guest has run without the source, and KVM has not completed the instruction of its last exit yet.
-  virtual void left_open() {}
+  /// The guest has run without the source; `is_open`: the back end has not completed the instruction of its last exit
+  /// yet.
+  virtual void missed_runs(bool /*is_open*/) {}
   /// State that the source has built up about the guest, as bytes; empty if none. Call it between two runs of the back
   /// end, after one that returned Interrupted. restore() takes the bytes before the first program(). False: they are
   /// not of this source's format, and the source must not be used.

@@ -50,7 +50,7 @@ class StepSource final : public CountSource {
   /// The same of an instruction that an engine has left. `next`: that instruction; null: there is no valid one.
   Result<RunEnd> run_left(VcpuBackend& backend, const LeftByEngine& left, const Instruction* next);
   [[nodiscard]] bool is_idle() const override { return !counting_ && !waiting_; }
-  void left_open() override { exit_open_ = true; }
+  void missed_runs(bool is_open) override { exit_open_ = is_open; }
   /// The part of a tick of the bus clock; nothing where none has passed.
   Result<Bytes> save(VcpuBackend& backend) override;
   Result<bool> restore(VcpuBackend& backend, std::span<const std::byte> image) override;

@@ -331,6 +331,14 @@ Run system_op(Decoding& d) {
   }
 }
 
+/// MOV RSP, [RSI + 32 bits].
+bool may_switch_task(const Decoding& d) {
+  if (!d.is_register(0) || d.at(0).reg.value != ZYDIS_REGISTER_RSP || !d.is_memory(1)) return false;
+  const auto& memory = d.at(1).mem;
+  return memory.base == ZYDIS_REGISTER_RSI && memory.index == ZYDIS_REGISTER_NONE && d.in.raw.disp.size == 32 &&
+         memory.segment == ZYDIS_REGISTER_DS;
+}
+
 Run move_op(Decoding& d) {
   switch (d.in.mnemonic) {
     case ZYDIS_MNEMONIC_MOV:
@@ -346,6 +354,10 @@ Run move_op(Decoding& d) {
       const bool absolute = d.in.opcode_map == ZYDIS_OPCODE_MAP_DEFAULT && d.in.opcode >= 0xA0 && d.in.opcode <= 0xA3;
       if (absolute && d.in.address_width == 64) return absolute_move(d);
       const auto form = form_of(d);
+      if (form && d.mode == CodeMode::bits64 && may_switch_task(d)) {
+        d.found.alone = true;
+        return op_switch_stack();
+      }
       return form ? op_mov(*form, d.bytes(0), address_of(d.op)) : nullptr;
     }
     case ZYDIS_MNEMONIC_MOVZX:

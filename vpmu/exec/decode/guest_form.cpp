@@ -60,6 +60,7 @@ class GuestFormer {
     read_encoding();
     // Each prefix that is in the guest's code but not in the translation would have to be without a meaning.
     if (i_.locked() || in_.address_width != 64) return alone();
+    if (op_.run == op_switch_stack()) return interpreted();
     // AH, CH, DH and BH have no place in a host register.
     if (std::ranges::any_of(i_.operands().first(in_.operand_count_visible), is_high_byte)) return alone();
     choose();
@@ -95,10 +96,14 @@ class GuestFormer {
     f_.kind = kind;
     f_.flags = flags;
   }
+  GuestForm interpreted() {
+    become(Kind::interpreted, FlagUse::other);
+    return f_;
+  }
   /// The interpreter runs it; whether compiled code goes on after it.
   GuestForm alone() {
-    const bool ends = (op_.events & event_branch) != 0 || changes_what_follows(i_);
-    become(ends ? Kind::interpreted : Kind::alone, FlagUse::other);
+    if ((op_.events & event_branch) != 0 || changes_what_follows(i_)) return interpreted();
+    become(Kind::alone, FlagUse::other);
     return f_;
   }
   [[nodiscard]] bool is_16_bits() const { return in_.operand_width == 16; }

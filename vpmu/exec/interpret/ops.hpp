@@ -132,6 +132,7 @@ Run op_rdtsc();
 Run op_rdtscp();
 Run op_cpuid();
 Run op_read_control();  ///< MOV from CR: imm says which.
+Run op_switch_stack();
 Run op_write_cr8();
 Run op_sti();
 Run op_swapgs();

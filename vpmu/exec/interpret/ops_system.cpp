@@ -131,7 +131,16 @@ void swapgs(const Op* op, Core* c) {
   VPMU_NEXT(op, c);
 }
 
-// Ends its block, as WRMSR does: an interrupt may be possible now.
+// Ends its block, as WRMSR does: whoever is told may want the engine to stop behind it.
+void switch_stack(const Op* op, Core* c) {
+  std::uint64_t to{};
+  if (!load(c, address(op, c), to)) VPMU_LEAVE(op, c);
+  if (c->cpl == 0) c->platform->switches_stack(to);
+  set_reg(c, rsp * 8, to);
+  return end_at(c, next_rip(op, c));
+}
+
+// The same: an interrupt may be possible now.
 void write_cr8(const Op* op, Core* c) {
   const std::uint64_t value = reg<std::uint64_t>(c, op->d);
   if (!asks_in_ring_0(op, c, [&](Platform& p) { return p.write_cr8(value); })) VPMU_LEAVE(op, c);
@@ -216,6 +225,7 @@ Run op_rdtsc() { return rdtsc; }
 Run op_rdtscp() { return rdtscp; }
 Run op_cpuid() { return cpuid; }
 Run op_read_control() { return read_control; }
+Run op_switch_stack() { return switch_stack; }
 Run op_write_cr8() { return write_cr8; }
 Run op_sti() { return sti; }
 Run op_swapgs() { return swapgs; }

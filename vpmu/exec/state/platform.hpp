@@ -67,6 +67,9 @@ class Platform {
   virtual Answer enables_interrupts() { return Answer::leave; }
   /// SWAPGS in ring 0: exchanges the base of GS with IA32_KERNEL_GS_BASE.
   virtual Answer swap_gs(std::uint64_t& /*base*/) { return Answer::leave; }
+  /// Ring 0 loads RSP from the memory at RSI and a displacement, as Linux does where it goes from the task in RDI to
+  /// the one in RSI. Told with RSP as it was, before it changes.
+  virtual void switches_stack(std::uint64_t /*to*/) {}
   /// Whether the guest's CPU has the feature. Instructions of a feature that it lacks are left to the owner; LZCNT and
   /// TZCNT then are BSR and BSF. Asked when an instruction is decoded: the answer must stay the same.
   virtual bool has(CpuFeature /*feature*/) { return true; }

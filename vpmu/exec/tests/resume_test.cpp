@@ -106,6 +106,54 @@ TEST_P(EngineResumes, StiPopfAndSwapgsNeedTheOwnersConsent) {
   EXPECT_NE(engine.run(1), Stop::budget) << "in ring 0 only";
 }
 
+/// Is told where Linux goes from a task to another, and stops the engine there.
+class SwitchingPlatform : public NoPlatform {
+ public:
+  Engine* engine{};
+  std::vector<std::uint64_t> to, retired;
+
+ private:
+  void switches_stack(std::uint64_t stack) override {
+    to.push_back(stack);
+    retired.push_back(engine->passed().instructions);
+    engine->stop_soon();
+  }
+};
+
+// MOV RSP, [RSI + 32 bits] in ring 0, and no other.
+TEST_P(EngineResumes, AndTellsWhereTheStackIsSwitched) {
+  SwitchingPlatform platform;
+  Engine engine{ram_, platform, &host_code_, Compiling{.after = GetParam()}};
+  platform.engine = &engine;
+  const std::vector<unsigned> code =
+      X86("mov 8(%rsi), %rsp; mov 0x100(%rdi), %rsp; nop; mov 0x100(%rsi), %rsp; nop; ud2");
+  put(kernel_code, code);
+  put(user_code, code);
+  constexpr std::uint64_t stack = 0xFFFF'C900'0000'1234;
+  std::vector<unsigned> word;
+  for (unsigned n = 0; n < 64; n += 8) word.push_back(static_cast<unsigned>(stack >> n) & 0xFFU);
+  constexpr std::uint64_t at_data = 2 * page_size;  // and a page behind it, of programs
+  put_code(ram_, data, 0x100, word);
+  state_.gpr[rsi] = state_.gpr[rdi] = at_data;
+  for (unsigned n = 1; n < 5; ++n) {
+    as(0, 0);
+    engine.load(state_);
+    EXPECT_EQ(engine.run(100), Stop::budget);
+    EXPECT_EQ(platform.to, std::vector(n, stack));
+    EXPECT_EQ(platform.retired.back(), 4U) << "with itself";
+    EXPECT_EQ(engine.passed().instructions, 4U) << "the engine stops behind it";
+    EXPECT_EQ(engine.state().gpr[rsp], stack);
+    EXPECT_EQ(engine.run(100), Stop::unsupported);
+    EXPECT_EQ(engine.passed().instructions, 5U);
+  }
+  state_.gpr[rsi] = state_.gpr[rdi] = at_data + page_size;
+  as(3, page_size);
+  engine.load(state_);
+  EXPECT_EQ(engine.run(100), Stop::unsupported);
+  EXPECT_EQ(engine.passed().instructions, 5U);
+  EXPECT_EQ(platform.to.size(), 4U) << "not of a program";
+}
+
 TEST_P(EngineResumes, AndGoesOnCounting) {
   put(kernel_code, X86("nop; nop; ud2"));
   as(0, 0);

@@ -19,7 +19,6 @@ KNOWN = {"instructions:u": 500005, "branches:u": 100001, "loads:u": 100000, "sto
 # Linux has no table of events for a CPU with the signature 106F0H: its perf knows only the architectural events there, and CPUID says that mispredicted
 # branches are none of these (Nehalem's leaf 0AH). What these commands say of it.
 UNKNOWN_TO_LINUX = {
-    ("stat", "nehalem-havendale"): "branch-misses:u was not counted: <not supported>",
     ("profile", "nehalem-havendale"): "unknown term 'ldlat'",
 }
 

@@ -110,7 +110,7 @@ def test_other_commands(runner):
     with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
         seen = []
         for more in (["--no-cache"], [], []):
-            stat = vpmu(runner, "stat", *common, *more, "--json", "-", "--", "sha256sum", "/bin/true", directory=directory)
+            stat = vpmu(runner, "stat", *common, *more, "--time", "pipeline", "--json", "-", "--", "sha256sum", "/bin/true", directory=directory)
             vpmu(runner, "profile", *common, *more, "-o", "profile", "--", "sha256sum", "/bin/true", directory=directory)
             profile = (pathlib.Path(directory) / "profile/perf.data").read_bytes()
             shutil.rmtree(pathlib.Path(directory) / "profile")

@@ -6,6 +6,7 @@ With KVM only what is known of a user's instructions is the same each time: thos
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import time
 
@@ -13,7 +14,7 @@ import pytest
 
 import fetched as files
 from checks import contains, same
-from paths import LINUX, PROGRAM
+from paths import CACHE, LINUX, PROGRAM, models
 
 pytestmark = [pytest.mark.sample(6), pytest.mark.seconds(12)]
 PROGRAMS = LINUX / "programs"
@@ -38,13 +39,13 @@ class Bench:
         source.write_text(text)
         subprocess.run(["gcc", "-nostdlib", "-static", f"-I{PROGRAMS}", source, "-o", self.directory / name], check=True)
 
-    def stat(self, *options, command=("./prog",), temporary=None):
+    def stat(self, *options, command=("./prog",), temporary=None, text=""):
         always = ["--accel", self.accel, "--kernel", self.kernel]
         return subprocess.run(
             [PROGRAM, "stat", *always, *options, "--", *command],
             env=files.environment() | ({"TMPDIR": str(temporary)} if temporary else {}),
             cwd=self.directory,
-            stdin=subprocess.DEVNULL,
+            **({"input": text} if text else {"stdin": subprocess.DEVNULL}),
             capture_output=True,
             text=True,
             timeout=600,
@@ -70,6 +71,137 @@ def bench(accel, fetched, tmp_path):
 def test_known_counts(bench):
     counts = {event["name"]: event["value"] for event in json.loads(bench.base().read_text())["events"]}
     same({name: counts.get(name) for name in KNOWN}, KNOWN, "the counts")
+
+
+def values_of(done):
+    """The counts of a run with `--json -`."""
+    same(done.returncode, 0, f"the exit code ({done.stderr:.300})")
+    return {event["name"]: event["value"] for event in json.loads(done.stdout)["events"]}
+
+
+@pytest.mark.sample(4)
+@pytest.mark.seconds(4)
+@pytest.mark.parametrize("model", models())
+def test_known_counts_on_each_model(bench, model):
+    """All default events in one run."""
+    counts = values_of(bench.stat("--model", model, "--json", "-"))
+    same(({name: counts[name] for name in KNOWN}, len(counts)), (KNOWN, 7), "the counts")
+
+
+class Perf:
+    """What a guest's own perf counts of a command, with the same options."""
+
+    EVENTS = {"instructions:u": "instructions:u", "branches:u": "branches:u", "loads:u": "mem_inst_retired.all_loads:u", "stores:u": "mem_inst_retired.all_stores:u"}
+
+    @classmethod
+    def values(cls, bench, options, command):
+        done = subprocess.run(
+            [PROGRAM, "exec", "--accel", "soft", "--kernel", bench.kernel, "--time", "instructions", *options, "--", "perf", "stat", "-x", "\t", "-e", ",".join(cls.EVENTS.values()), *command],
+            env=files.environment(), cwd=bench.directory, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=True)
+        counts = [line.split("\t") for line in done.stderr.splitlines() if line.count("\t") > 3]
+        return {name: int(fields[0]) for name, fields in zip(cls.EVENTS, counts, strict=True)}
+
+
+@pytest.mark.sample(2)
+@pytest.mark.seconds(15)
+@pytest.mark.parametrize("cpus", ["1", "2", "4"])
+@pytest.mark.parametrize("kernel", ["l2", "l1"])
+def test_counts_of_a_family(bench, kernel, cpus):
+    """Of forks, threads and programs that a command makes, on whichever CPU: those of perf in the guest, which counts by another way."""
+    subprocess.run(["gcc", "-O1", "-nostdlib", "-static", "-fno-stack-protector", "-fcf-protection=none", "-fno-builtin", PROGRAMS / "family.c", "-o", "family"],
+                   cwd=bench.directory, check=True)
+    bench.kernel = CACHE / kernel / "boot/vmlinuz"
+    options = ("--cpus", cpus)
+    counts = values_of(bench.stat(*options, "-e", "instructions:u,branches:u,loads:u,stores:u,context-switches,cpu-migrations", "--json", "-", command=("./family",)))
+    switches, migrations = counts.pop("context-switches"), counts.pop("cpu-migrations")
+    assert counts["instructions:u"] > 1000000, f"the family has done too little: {counts}"
+    same(counts, Perf.values(bench, options, ("./family",)), "the counts")
+    assert switches > 10 and (migrations > 0) == (cpus != "1"), f"{switches} context switches, {migrations} migrations"
+
+
+def test_more_events_than_counters(bench):
+    """In one run, which reads its input once, and as each alone."""
+    names = ("instructions:u", "instructions:k", "cycles:u", "branches:u", "branch-misses:u", "cache-misses:u", "L1-dcache-loads:u", "loads:u", "stores:u",
+             "r00c0:u", "r01c2:u", "cpu/event=0xc0,umask=0/u", "uops_issued.any:u", "ref-cycles:u", "offcore_response.demand_data_rd.any_response:u", "context-switches")
+    command = ("sh", "-c", "read line; test $line = once")
+    done = bench.stat("-e", ",".join(names), "--json", "-", command=command, text="once\n")
+    together = values_of(done)
+    same(tuple(together), names, "the events")
+    assert all(together[name] > 0 for name in names), f"nothing was counted of some: {together}"
+    same(together["r00c0:u"], together["instructions:u"], "instructions by their code")
+    for name in ("branch-misses:u", "offcore_response.demand_data_rd.any_response:u"):
+        alone = values_of(bench.stat("--time", "pipeline", "-e", name, "--json", "-", command=command, text="once\n"))
+        same(alone[name], together[name], f"{name} alone")
+
+
+def test_crash(bench):
+    """A command that a signal ends fails, and no comparison with one that ended otherwise is green."""
+    command = ("sh", "-c", "test -e input || kill -ABRT $$")
+    crashed, went_well = (bench.directory / name for name in ("crashed.json", "well.json"))
+    aborted = 128 + signal.SIGABRT
+    done = bench.stat("--json", crashed, command=command)
+    same((done.returncode, json.loads(crashed.read_text())["exit_code"]), (aborted, aborted), "the exit code, and the document's")
+    (bench.directory / "input").touch()
+    same(bench.stat("--json", went_well, command=command).returncode, 0, "the exit code of one that goes well")
+    same(bench.stat("--compare", crashed, "--limit", "1000", command=command).returncode, ROSE, "the exit code of a comparison with one that crashed")
+    (bench.directory / "input").unlink()
+    same(bench.stat("--compare", went_well, "--limit", "1000", command=command).returncode, aborted, "the exit code of a comparison of one that crashed")
+
+
+def test_no_such_program(bench):
+    (bench.directory / "text").write_text("no program")
+    for command, code, why in (("no-such", 127, "command not found"), ("./no-such", 127, "No such file or directory"), ("./text", 126, "Permission denied")):
+        done = bench.stat("-e", "instructions:u", "--json", "-", command=(command,))
+        same((done.returncode, done.stdout), (code, ""), f"exit code and counts of {command}")
+        contains(done.stderr, why, "the error output")
+
+
+def test_document_is_not_mixed_with_the_output(bench):
+    done = bench.stat("-e", "instructions:u", "--json", "-", command=("sh", "-c", "echo out; echo err >&2"))
+    same(sorted(set(done.stderr.splitlines()) & {"out", "err"}), ["err", "out"], "what the command has written")
+    assert values_of(done)["instructions:u"] > 0
+
+
+def test_what_perf_prints(bench):
+    """The forms of its output, several -e, groups, patterns, runs and metrics."""
+    fields = bench.directory / "fields"
+    events = ("-e", "{instructions,branches}:u", "-e", "br_inst_retired.near_r*:u,task-clock", "-M", "IPC")
+    done = bench.stat("--time", "pipeline", *events, "-r", "2", "-x", ";", "-o", fields)
+    same((done.returncode, done.stderr), (0, ""), "exit code and error output")
+    lines = [line.split(";") for line in fields.read_text().splitlines()]
+    same([(line[2], line[3]) for line in lines[:-1]],
+         [(name, "0.00%") for name in ("instructions:u", "branches:u", "br_inst_retired.near_return:u", "task-clock", "cycles", "instructions")], "the events, and their deviation")
+    same([lines[0][0], lines[1][0]], [str(KNOWN["instructions:u"]), str(KNOWN["branches:u"])], "known counts")
+    assert int(lines[3][0]) > 100000 and lines[3][1] == "ns", f"the time: {lines[3]}"
+    assert 0.1 < float(lines[-1][5]) < 4 and lines[-1][6] == "IPC", f"the metric: {lines[-1]}"
+    done = bench.stat("-j", "-e", "instructions:u")
+    same((done.returncode, json.loads(done.stderr)["counter-value"]), (0, str(KNOWN["instructions:u"])), "a line of JSON")
+    done = bench.stat("-d", "--topdown", "--json", "-")
+    same(len(values_of(done)), 7 + 4 + 5, "the events")
+    parts = {metric["name"]: metric["value"] for metric in json.loads(done.stdout)["metrics"]}
+    assert len(parts) == 4 and abs(sum(parts.values()) - 100) < 0.01 and min(parts.values()) > 0, f"the parts of the slots: {parts}"
+
+
+def test_what_is_refused(bench):
+    """Before a guest boots, by name."""
+    for options, code, why in ((("-e", "instruction"), 125, "do you mean instructions?"), (("-e", "cycles,nothing_*"), 125, "is like no name of an event"),
+                               (("-M", "GHz"), 125, "has no metric GHz"), (("-I", "100"), 2, "--interval-print: the counts are those of the whole command"),
+                               (("-a",), 2, "counts the whole guest"), (("-p", "1"), 2, "a guest has nothing that runs already"),
+                               (("--report", "r.md"), 2, "--report requires --compare"), (("-r", "0"), 2, "0 is not a number from 1 to 1000")):
+        done = bench.stat("--console", "booted", *options)
+        same((done.returncode, (bench.directory / "booted").exists()), (code, False), f"exit code, and whether it booted, with {options} ({done.stderr:.300})")
+        contains(done.stderr, why, f"the error output with {options}")
+
+
+def test_comparison_is_written(bench):
+    bench.base()
+    bench.use_rounds(120000)
+    for name in ("report.md", "report.json"):
+        done = bench.stat("--compare", bench.base(), "-e", "instructions:u", "--report", name)
+        same(done.returncode, ROSE, f"the exit code ({done.stderr:.300})")
+    same((bench.directory / "report.md").read_text().splitlines()[2], "| instructions:u | 500005 | 600005 | **+100000 (+20 %), over the limit of 0 %** |", "the Markdown")
+    document = json.loads((bench.directory / "report.json").read_text())
+    same((document["rose"], document["events"][0]["now"]), (True, 600005), "the JSON")
 
 
 # 1,000 rounds; nothing else runs in the process.
@@ -156,7 +288,7 @@ def test_reads_of_a_disk(bench):
     seen = [bench.stat("--disk", f"{disk},ro", "-e", "instructions:u,instructions:k,branches:k,loads:k", "--json", "-", command=command) for _ in range(2)]
     for done in seen:
         same(done.returncode, 0, f"the exit code ({done.stderr:.300})")
-    documents = [json.loads(done.stdout[done.stdout.index("{") :]) for done in seen]
+    documents = [json.loads(done.stdout) for done in seen]
     same(documents[0]["events"], documents[1]["events"], "the counts of another run")
 
 
@@ -237,7 +369,7 @@ def test_tells_how_far_it_is(bench):
     for rounds, options, told in (100000, (), True), (20000, ("--quiet",), False):
         command = ("sh", "-c", f"i=0; while [ $i -lt {rounds} ]; do i=$((i+1)); done")
         done = bench.stat("-e", "instructions:u", *options, command=command)
-        said = [line for line in done.stderr.splitlines() if line.startswith("vpmu stat: the command runs in a guest, 1 of 1, ")]
+        said = [line for line in done.stderr.splitlines() if line.startswith("vpmu stat: the command runs in a guest, ")]
         same((done.returncode, len(said) > 0), (0, told), f"exit code, and whether progress is told with {options} ({done.stderr:.300})")
 
 

@@ -1,0 +1,189 @@
+#include "pmu/task_counts.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "vpmu/bits.hpp"
+#include "vpmu/msr.hpp"
+#include "vpmu/registers.hpp"
+
+namespace vmm {
+namespace {
+
+namespace sel = vpmu::reg::perfevtsel;
+
+/// Linux's struct inactive_task_frame: six registers and the return address. Behind it a new task has its struct
+/// pt_regs.
+constexpr std::uint64_t frame_bytes = 7 * 8, registers_bytes = 21 * 8, cs_in_registers = 17 * 8;
+/// TOP_OF_KERNEL_STACK_PADDING, without and with FRED.
+constexpr std::array<std::uint64_t, 2> paddings{0, 16};
+constexpr std::uint32_t fixed_reference_cycles = 2, rdpmc_fixed = 1U << 30U;
+
+/// Whether it is all that a stack holds. Stacks end at a page's end.
+bool is_of_new_task(std::uint64_t stack) {
+  return std::ranges::any_of(paddings, [stack](std::uint64_t padding) {
+    return (stack + frame_bytes + registers_bytes + padding) % vpmu::page_size == 0;
+  });
+}
+
+}  // namespace
+
+TaskCounts::TaskCounts(std::vector<TaskEvent> events) : events_{std::move(events)} {
+  totals_.events.resize(events_.size());
+}
+
+// A command that could not be executed is looked for at another place, and that one counts.
+void TaskCounts::mark(unsigned cpu) {
+  {
+    const std::scoped_lock lock{mutex_};
+    ++marks_;
+    marked_cpu_ = cpu;
+    tasks_.clear();
+    totals_ = {.events = std::vector<std::uint64_t>(events_.size())};
+  }
+  if (kick_) kick_();
+}
+
+TaskCounter::TaskCounter(TaskCounts& all, unsigned cpu, const vpmu::PmuConfig& pmu, vpmu::GuestEnv& env)
+    : all_{&all}, cpu_{cpu}, config_{pmu}, env_{&env} {
+  config_.smt = false;
+  config_.trace = nullptr;
+  for (const TaskEvent& event : all.events()) place(event);
+}
+
+TaskCounter::~TaskCounter() { end(); }
+
+/// Gives it a counter, and a PMU whose other registers suit it.
+void TaskCounter::place(const TaskEvent& event) {
+  using vpmu::MsrIndex;
+  namespace msr = vpmu::msr;
+  constexpr std::uint8_t second_offcore = 0xBB;
+  const bool is_fixed = sel::EVENT::get(event.select) == 0;
+  const MsrIndex offcore = sel::EVENT::get(event.select) == second_offcore
+                               ? MsrIndex{msr::MSR_OFFCORE_RSP_0.value() + 1}
+                               : msr::MSR_OFFCORE_RSP_0;
+  const auto is_free = [](const vpmu::Pmu& pmu, MsrIndex at) { return pmu.rdmsr(at).value == 0; };
+  const auto takes = [&](const vpmu::Pmu& pmu, unsigned n) {
+    if (is_fixed) return n == 0 && is_free(pmu, msr::IA32_FIXED_CTR_CTRL);
+    return is_free(pmu, MsrIndex{msr::IA32_PERFEVTSEL0.value() + n}) && (!event.offcore || is_free(pmu, offcore)) &&
+           (!event.frontend || is_free(pmu, msr::MSR_PEBS_FRONTEND));
+  };
+  const unsigned counters = vpmu::describe(config_.generation).gp_counters_no_smt;
+  for (std::size_t i = 0;; ++i) {
+    if (i == pmus_.size()) pmus_.emplace_back(config_);
+    vpmu::Pmu& pmu = pmus_[i];
+    unsigned n = 0;
+    while (n < counters && !takes(pmu, n)) ++n;
+    if (n == counters) continue;
+    if (event.offcore) (void)pmu.wrmsr(offcore, *event.offcore);
+    if (event.frontend) (void)pmu.wrmsr(msr::MSR_PEBS_FRONTEND, *event.frontend);
+    if (is_fixed) {
+      const std::uint64_t levels = (sel::OS::test(event.select) ? 1U : 0U) | (sel::USR::test(event.select) ? 2U : 0U);
+      (void)pmu.wrmsr(msr::IA32_FIXED_CTR_CTRL,
+                      levels << (vpmu::reg::fixed_ctr_ctrl::bits_per_counter * fixed_reference_cycles));
+    } else {
+      (void)pmu.wrmsr(MsrIndex{msr::IA32_PERFEVTSEL0.value() + n}, event.select | sel::EN::mask);
+    }
+    constexpr unsigned first_fixed = 32;
+    const std::uint64_t fixed = vpmu::low_bits(vpmu::describe(config_.generation).fixed_counters) << first_fixed;
+    (void)pmu.wrmsr(msr::IA32_PERF_GLOBAL_CTRL, vpmu::low_bits(counters) | fixed);
+    places_.push_back({.pmu = i, .ecx = is_fixed ? rdpmc_fixed | fixed_reference_cycles : n});
+    return;
+  }
+}
+
+bool TaskCounter::is_marked() const {
+  const std::scoped_lock lock{all_->mutex_};
+  return seen_marks_ != all_->marks_;
+}
+
+std::vector<vpmu::CountPlan> TaskCounter::take_mark() {
+  {
+    const std::scoped_lock lock{all_->mutex_};
+    seen_marks_ = all_->marks_;
+    awaits_call_ = all_->marked_cpu_ == cpu_;
+    counts_ = false;
+  }
+  std::vector<vpmu::CountPlan> plans;
+  for (const vpmu::Pmu& pmu : pmus_) plans.push_back(pmu.plan());
+  return plans;
+}
+
+void TaskCounter::settle(std::span<const vpmu::CountDeltas> deltas) {
+  for (std::size_t i = 0; i < deltas.size(); ++i) pmus_[i].settle(deltas[i], *env_);
+}
+
+void TaskCounter::retire(const vpmu::Retirement& retired) {
+  for (vpmu::Pmu& pmu : pmus_) pmu.retire(retired, *env_);
+  // The system call itself is the last instruction of whoever starts the command.
+  if (!awaits_call_ || retired.cpl == 0 || retired.branch.kind != vpmu::BranchKind::far) return;
+  awaits_call_ = false;
+  begin();
+}
+
+std::vector<std::uint64_t> TaskCounter::values() const {
+  std::vector<std::uint64_t> values;
+  for (const Place& place : places_) values.push_back(pmus_[place.pmu].rdpmc(place.ecx, 0, false).value_or(0));
+  return values;
+}
+
+void TaskCounter::begin() {
+  counts_ = true;
+  before_ = values();
+  began_ = env_->tsc();
+}
+
+void TaskCounter::end() {
+  if (!std::exchange(counts_, false)) return;
+  const std::vector<std::uint64_t> now = values();
+  const std::scoped_lock lock{all_->mutex_};
+  TaskTotals& totals = all_->totals_;
+  for (std::size_t i = 0; i < now.size(); ++i)
+    totals.events[i] += (now[i] - before_[i]) & vpmu::low_bits(vpmu::describe(config_.generation).counter_width);
+  totals.ticks += env_->tsc() - began_;
+}
+
+/// Whether this stack's task is new, and a program has made it, and no kernel thread.
+bool TaskCounter::is_made_by_program(std::uint64_t stack) const {
+  std::array<std::byte, sizeof(std::uint64_t)> bytes{};
+  const vpmu::GuestLinear at{stack + frame_bytes + cs_in_registers};
+  if (env_->read_linear(at, bytes)) return false;
+  std::uint64_t cs{};
+  std::memcpy(&cs, bytes.data(), sizeof cs);
+  return (cs & 3U) == 3U;
+}
+
+void TaskCounter::switched(const StackSwitch& to) {
+  if (seen_marks_ == 0 || awaits_call_) return;
+  const bool counted = counts_;
+  end();
+  const bool is_new = is_of_new_task(to.stack);
+  const bool is_own = is_new && is_made_by_program(to.stack);
+  {
+    const std::scoped_lock lock{all_->mutex_};
+    auto& tasks = all_->tasks_;
+    const auto add = [&](std::uint64_t task, std::optional<unsigned> cpu) {
+      if (tasks.size() < TaskCounts::max_tasks || tasks.contains(task))
+        tasks[task] = cpu;
+      else
+        ++all_->totals_.lost_tasks;
+    };
+    ++all_->totals_.all_switches;
+    if (counted) {
+      ++all_->totals_.switches;
+      add(to.from, cpu_);
+    }
+    // Linux uses the address of a task that has ended again.
+    if (is_new) tasks.erase(to.to);
+    if (is_own) add(to.to, std::nullopt);
+    const auto next = tasks.find(to.to);
+    if (next == tasks.end()) return;
+    const auto last = std::exchange(next->second, cpu_);
+    if (last && *last != cpu_) ++all_->totals_.migrations;
+  }
+  begin();
+}
+
+}  // namespace vmm

@@ -1,0 +1,113 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "sources/source.hpp"
+#include "vpmu/pmu.hpp"
+
+namespace vmm {
+
+/// An event to be counted, as a program of the guest would select it.
+struct TaskEvent {
+  /// IA32_PERFEVTSELx without EN and INT: the event, its conditions and privilege levels. Without a code: the fixed
+  /// counter of reference cycles.
+  std::uint64_t select{};
+  std::optional<std::uint64_t> offcore;   ///< MSR_OFFCORE_RSP_0, or of code BBH MSR_OFFCORE_RSP_1.
+  std::optional<std::uint64_t> frontend;  ///< MSR_PEBS_FRONTEND.
+};
+
+/// What the tasks have done besides.
+struct TaskTotals {
+  std::vector<std::uint64_t> events;  ///< By TaskEvent.
+  std::uint64_t switches{};           ///< From one of the tasks to another task of the guest.
+  std::uint64_t migrations{};         ///< One of them went on on another CPU.
+  std::uint64_t ticks{};              ///< Of the TSC, while one of them had a CPU; sums over CPUs.
+  std::uint64_t all_switches{};       ///< Of the whole guest, since the command began.
+  std::uint64_t lost_tasks{};         ///< Not counted: there were more than TaskCounts::max_tasks.
+};
+
+/// Counts the events of a command in a Linux guest, beside the guest's own PMU, which is not used: those of one task,
+/// and of all that it and they make (fork, threads, vfork). For one machine; each vCPU has a TaskCounter.
+///
+/// The guest says by task_mark_leaf where the command begins. From there on the engine tells where Linux goes from one
+/// task to another, which has been one instruction in `__switch_to_asm` since Linux 4.9: MOV RSP, [RSI + offset of
+/// thread.sp], with the tasks' addresses in RDI and RSI. A new task's stack then holds nothing but what copy_thread()
+/// has put there: a frame for the switch, and the registers of the system call that has made it; a kernel thread has
+/// none.
+class TaskCounts {
+ public:
+  /// At a time, or one after the other at addresses of their own.
+  static constexpr std::size_t max_tasks = 1U << 16U;
+
+  explicit TaskCounts(std::vector<TaskEvent> events);
+  [[nodiscard]] const std::vector<TaskEvent>& events() const { return events_; }
+  /// `kick` makes each vCPU leave the guest soon, after a mark.
+  void kick_by(std::function<void()> kick) { kick_ = std::move(kick); }
+  /// The guest has executed the mark on this vCPU. On its thread.
+  void mark(unsigned cpu);
+  /// Once no vCPU runs any more.
+  [[nodiscard]] const TaskTotals& totals() const { return totals_; }
+
+ private:
+  friend class TaskCounter;
+  std::vector<TaskEvent> events_;
+  std::function<void()> kick_;
+  mutable std::mutex mutex_;
+  std::uint64_t marks_{};  ///< So far. Under mutex_, as what follows.
+  unsigned marked_cpu_{};  ///< The last one's.
+  /// Those that are counted by their addresses, and where each of them ran last; empty: nowhere yet.
+  std::map<std::uint64_t, std::optional<unsigned>> tasks_;
+  TaskTotals totals_;
+};
+
+/// The part of one vCPU: as many PMUs of its generation as the events need. Used on the vCPU's thread.
+class TaskCounter {
+ public:
+  /// All must outlive it.
+  TaskCounter(TaskCounts& all, unsigned cpu, const vpmu::PmuConfig& pmu, vpmu::GuestEnv& env);
+  ~TaskCounter();
+  TaskCounter(const TaskCounter&) = delete;
+  TaskCounter& operator=(const TaskCounter&) = delete;
+  TaskCounter(TaskCounter&&) = delete;
+  TaskCounter& operator=(TaskCounter&&) = delete;
+
+  /// Whether there is a mark that take_mark() has not seen.
+  [[nodiscard]] bool is_marked() const;
+  /// The plans to be counted from now on.
+  std::vector<vpmu::CountPlan> take_mark();
+  /// What the source has told since the last call.
+  void settle(std::span<const vpmu::CountDeltas> deltas);
+  void retire(const vpmu::Retirement& retired);
+  void switched(const StackSwitch& to);
+
+ private:
+  /// Where an event is counted.
+  struct Place {
+    std::size_t pmu{};
+    std::uint32_t ecx{};  ///< As RDPMC takes it.
+  };
+  void place(const TaskEvent& event);
+  [[nodiscard]] std::vector<std::uint64_t> values() const;
+  void begin();
+  void end();
+  [[nodiscard]] bool is_made_by_program(std::uint64_t stack) const;
+
+  TaskCounts* all_;
+  unsigned cpu_;
+  vpmu::PmuConfig config_;
+  vpmu::GuestEnv* env_;
+  std::vector<vpmu::Pmu> pmus_;
+  std::vector<Place> places_;
+  std::uint64_t seen_marks_{};
+  bool awaits_call_{};                 ///< The mark was here, and no system call yet.
+  bool counts_{};                      ///< The task that runs here is counted.
+  std::vector<std::uint64_t> before_;  ///< values() when it began.
+  std::uint64_t began_{};              ///< The time then.
+};
+
+}  // namespace vmm
