@@ -180,7 +180,9 @@ class ExecRun {
     VMM_ASSIGN(auto initramfs, make_exec_initramfs(files.modules));
     arguments.machine.initrd_content = std::make_shared<const std::vector<std::byte>>(std::move(initramfs));
     // quiet: each line on a serial console costs time. panic=-1: the kernel reboots on a panic, which ends the run.
-    arguments.machine.command_line = "console=ttyS0 quiet panic=-1 " + arguments.append;
+    // norandmaps: where a program's parts lie does not depend on what else the guest has done, as the name of a
+    // directory does.
+    arguments.machine.command_line = "console=ttyS0 quiet panic=-1 norandmaps " + arguments.append;
     return open_cache(files);
   }
 
@@ -269,7 +271,7 @@ Result<int> ExecRun::run_guest() {
   const ExecArguments& arguments = *arguments_;
   const bool on_kvm = arguments.machine.accel == Accel::kvm, goes_on = !arguments.machine.restore.empty();
   // Its kernel has read the time when it booted, and a machine without KVM takes that along.
-  preparation_.request.clock = on_kvm && goes_on ? std::optional{nanoseconds_since_1970()} : std::nullopt;
+  if (on_kvm) preparation_.request.clock = goes_on ? std::optional{nanoseconds_since_1970()} : std::nullopt;
   VMM_ASSIGN(std::string request, write_request(preparation_.request));
   request.push_back('\0');
   VMM_ASSIGN(auto devices, GuestDevices::start(preparation_.devices));
@@ -321,6 +323,12 @@ Result<int> ExecRun::run_guest() {
   if (statistics)
     if (const auto written = confinement.write(*statistics, to_json(end.statistics) + "\n"); !written)
       failures.push_back(written.error());
+  if (const auto uncounted = uncounted_events(arguments, end.statistics)) {
+    if (arguments.uncounted == "error")
+      failures.push_back(*uncounted);
+    else
+      messages_.print(fmt::format("{}: {}", arguments.name, describe(*uncounted)));
+  }
   const bool kernel_knows =
       !end.failure && end.reason != StopReason::user && (!end.started || end.reason != StopReason::time_limit);
   if (!end.exit_code && !end.signal && kernel_knows) kernel_lines_ = kernel_log.last_lines();

@@ -1,4 +1,5 @@
 #include "exec/preparation.hpp"
+#include "exec/guest_date.hpp"
 
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -14,6 +15,7 @@
 #include <fmt/ranges.h>
 
 #include "control/console.hpp"
+#include "exec/guest_date.hpp"
 #include "exec/modules.hpp"
 
 namespace vmm::tool {
@@ -123,7 +125,8 @@ Result<ExecRequest> make_request(const ExecArguments& arguments, const Root& roo
                       .file_mode_mask = mask,
                       .terminal = terminal(),
                       .root_disk = {},
-                      .file_server = is_root || root.image ? FileServer::root : FileServer::user};
+                      .file_server = is_root || root.image ? FileServer::root : FileServer::user,
+                      .hostname = "vpmu"};
   VMM_ASSIGN(request.random_seed, random_seed(arguments.machine.accel));
   if (is_root) {
     VMM_ASSIGN(request.groups, supplementary_groups());
@@ -191,6 +194,17 @@ void add_network(const ExecArguments& arguments, ExecPreparation& preparation) {
                                  .name_server = addresses.name_server};
 }
 
+/// In virtual time the date is a matter of choice. Empty: the one at which the guest has booted.
+std::optional<std::uint64_t> clock_of(const ExecArguments& arguments, const ExecRequest& request) {
+  constexpr std::int64_t least = MachineConfig::default_epoch;
+  constexpr std::uint64_t ns = 1'000'000'000;
+  if (arguments.machine.accel != Accel::soft || arguments.machine.epoch != least) return std::nullopt;
+  std::vector<std::string> directories = arguments.writable;
+  directories.push_back(request.directory);
+  const std::int64_t date = guest_date(least, directories);
+  return date == least ? std::nullopt : std::optional{static_cast<std::uint64_t>(date) * ns};
+}
+
 void choose_modules(const ExecArguments& arguments, ExecPreparation& preparation) {
   auto& names = preparation.modules;
   names.assign(exec_module_names().begin(), exec_module_names().end());
@@ -211,6 +225,7 @@ Result<ExecPreparation> prepare_exec(const ExecArguments& arguments) {
   VMM_TRY(add_disks(arguments, root, preparation));
   add_network(arguments, preparation);
   choose_modules(arguments, preparation);
+  preparation.request.clock = clock_of(arguments, preparation.request);
   return preparation;
 }
 

@@ -149,6 +149,12 @@ Result<int> run(RunArguments& arguments, Messages& messages) {
   if (snapshot && !end.saved && !end.failure)
     messages.print(fmt::format("vpmu: the machine ended before a CPU had run {} instructions: {} is not written",
                                *arguments.after, printable(arguments.save)));
+  if (const auto uncounted = uncounted_events(arguments, end.statistics)) {
+    if (arguments.uncounted == "error")
+      expect(Failure{*uncounted});
+    else
+      messages.print("vpmu run: " + describe(*uncounted));
+  }
   expect(model_log.finish());
   expect(tell_of_lost_output(end.console, messages));
   VMM_TRY(all_done);

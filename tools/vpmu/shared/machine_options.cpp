@@ -4,8 +4,12 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
+#include <iterator>
+#include <set>
 #include <utility>
 
 #include "command_line.hpp"
@@ -14,6 +18,7 @@
 #include "model/own_part.hpp"
 #include "passthrough/pass_through.hpp"
 #include "pmu/registry.hpp"
+#include "pmu/uncounted_events.hpp"
 #include "shared/set_option.hpp"
 #include "timing/core_timer.hpp"
 #include "vpmu/generation.hpp"
@@ -112,6 +117,12 @@ void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>
       .shows_default()
       .takes_file()
       .suggests({"all", "architectural", "standard"});
+  command
+      .add_option("--uncounted", options->uncounted,
+                  "if the guest counts an event that the source does not deliver, and so reads 0: warn, error (fail at "
+                  "the end) or silent")
+      .shows_default()
+      .one_of({"warn", "error", "silent"});
   command.begin_section("How the guest's code runs");
   command.add_option("--accel", options->accel, "what runs the guest's code: kvm, soft (no KVM; virtual time), auto")
       .shows_default()
@@ -134,6 +145,25 @@ void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>
   command.add_flag("--no-jail", options->no_jail,
                    "let the machine keep all rights of this process, and every system call");
   command.add_flag("--verbose", options->verbose, "also print what the guest does that is unusual");
+}
+
+std::optional<Error> uncounted_events(const MachineOptions& options, const MachineStatistics& statistics) {
+  constexpr std::size_t most = 8;
+  std::set<std::string> names;
+  for (const VcpuStatistics& vcpu : statistics.vcpus)
+    for (const Statistic& one : vcpu.counters)
+      if (one.name.starts_with(UncountedEvents::prefix))
+        names.insert(std::string{one.name.substr(UncountedEvents::prefix.size())});
+  if (names.empty() || options.uncounted == "silent") return std::nullopt;
+  std::vector<std::string> shown{names.begin(),
+                                 std::next(names.begin(), static_cast<std::ptrdiff_t>(std::min(most, names.size())))};
+  if (names.size() > most) shown.push_back(fmt::format("{} more", names.size() - most));
+  const bool has_time = options.machine.source_options.time == TimeModel::pipeline;
+  return Error{.kind = ErrorKind::host,
+               .what = fmt::format("the guest has counted events that the source {} does not deliver, and read 0: {}",
+                                   options.machine.source, fmt::join(shown, ", ")),
+               .advice = fmt::format("see `vpmu events --model {}`{}", options.machine.model,
+                                     has_time ? "" : "; --time pipeline delivers more")};
 }
 
 Result<Chosen> choose_automatic(MachineOptions& options) {

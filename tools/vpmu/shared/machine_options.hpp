@@ -33,6 +33,8 @@ struct MachineOptions {
   std::string user;
   bool no_jail{};
   bool verbose{};
+  std::string uncounted{
+      "warn"};                ///< What becomes of events that the guest has counted and the source does not deliver.
   bool counts_one_command{};  ///< Then a source that is left open is never the clock, which only estimates.
 };
 
@@ -44,6 +46,10 @@ std::string_view name_of(TimeModel time);
 
 /// Adds the shared options, except those whose values come from a libvirt domain or a snapshot.
 void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>& options);
+
+/// What is said of such events at the end: "warn" prints a line to standard error, "error" is a failure, too. Empty:
+/// there are none, or nothing is to be said.
+std::optional<Error> uncounted_events(const MachineOptions& options, const MachineStatistics& statistics);
 
 /// Lines for standard error, from any thread: no vCPU waits for a slow reader.
 class Messages {

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <span>
 
@@ -39,26 +40,49 @@ class SharedTotals {
               .all_switches = totals.all_switches,
               .lost_tasks = totals.lost_tasks};
     std::ranges::copy(totals.events, counts().begin());
+    head_->lost_regions = totals.lost_regions;
+    for (const TaskRegion& region : totals.regions) {
+      SharedRegion& shared = head_->regions[head_->used++];
+      shared.times = region.times;
+      shared.label[region.label.copy(shared.label.data(), shared.label.size() - 1)] = '\0';
+      std::ranges::copy(region.events, counts(head_->used).begin());
+    }
   }
   [[nodiscard]] std::optional<TaskTotals> take() const {
     if (!head_->is_put) return std::nullopt;
+    std::vector<TaskRegion> regions;
+    for (std::size_t i = 0; i < head_->used; ++i)
+      regions.push_back({.label = head_->regions[i].label.data(),
+                         .times = head_->regions[i].times,
+                         .events = {counts(i + 1).begin(), counts(i + 1).end()}});
     return TaskTotals{.events = {counts().begin(), counts().end()},
+                      .regions = std::move(regions),
                       .switches = head_->switches,
                       .migrations = head_->migrations,
                       .ticks = head_->ticks,
                       .all_switches = head_->all_switches,
-                      .lost_tasks = head_->lost_tasks};
+                      .lost_tasks = head_->lost_tasks,
+                      .lost_regions = head_->lost_regions};
   }
 
  private:
+  struct SharedRegion {
+    std::uint64_t times{};
+    std::array<char, ClientRequest::max_label + 1> label{};
+  };
   struct Head {
     bool is_put{};
-    std::uint64_t switches{}, migrations{}, ticks{}, all_switches{}, lost_tasks{};
+    std::uint64_t switches{}, migrations{}, ticks{}, all_switches{}, lost_tasks{}, lost_regions{};
+    std::size_t used{};
+    std::array<SharedRegion, TaskCounts::max_regions> regions{};
   };
   explicit SharedTotals(std::size_t events) : events_{events} {}
-  [[nodiscard]] std::size_t bytes() const { return sizeof(Head) + events_ * sizeof(std::uint64_t); }
-  [[nodiscard]] std::span<std::uint64_t> counts() const {
-    return {reinterpret_cast<std::uint64_t*>(head_ + 1), events_};
+  [[nodiscard]] std::size_t bytes() const {
+    return sizeof(Head) + (1 + TaskCounts::max_regions) * events_ * sizeof(std::uint64_t);
+  }
+  /// Of all, or of a region: 1 is the first.
+  [[nodiscard]] std::span<std::uint64_t> counts(std::size_t n = 0) const {
+    return {reinterpret_cast<std::uint64_t*>(head_ + 1) + n * events_, events_};
   }
   std::size_t events_;
   Head* head_{};

@@ -109,6 +109,21 @@ std::vector<StatCount> counts_of(const TaskTotals& totals, std::span<const StatE
   return counts;
 }
 
+std::vector<StatRegion> regions_of(const TaskTotals& totals, std::span<const StatEvent> events) {
+  std::vector<StatRegion> regions;
+  for (const TaskRegion& region : totals.regions) {
+    StatRegion& one = regions.emplace_back(StatRegion{.label = region.label, .times = region.times, .events = {}});
+    std::size_t next = 0;
+    for (const StatEvent& event : events) {
+      if (!std::holds_alternative<TaskEvent>(event.beside)) continue;
+      StatCount& count = one.events.emplace_back(StatCount{.name = event.name, .quality = event.quality, .unit = {}});
+      if (is_delivered(event.quality)) count.value = region.events.at(next);
+      ++next;
+    }
+  }
+  return regions;
+}
+
 std::vector<StatCount> mean_of(std::span<const std::vector<StatCount>> runs) {
   constexpr double whole = 100;
   std::vector<StatCount> mean = runs.front();

@@ -25,6 +25,14 @@ struct StatCount {
 /// As perf says it in place of a number.
 inline constexpr std::string_view not_counted = "<not counted>";
 
+/// What was counted in a region that the program has marked (vpmu_regions.h, or Callgrind's client requests).
+struct StatRegion {
+  std::string label;
+  std::uint64_t times{};
+  std::vector<StatCount> events;
+  bool operator==(const StatRegion&) const = default;
+};
+
 /// What follows from counts: "IPC".
 struct StatMetric {
   std::string name, unit;
@@ -41,6 +49,9 @@ Result<std::vector<StatCount>> read_perf_counts(std::string_view text, std::span
 
 /// What the VMM has counted of these events, each of which it can count. `tsc_khz` is the guest's.
 std::vector<StatCount> counts_of(const TaskTotals& totals, std::span<const StatEvent> events, std::uint64_t tsc_khz);
+
+/// The same of each region, without what the guest's kernel counts.
+std::vector<StatRegion> regions_of(const TaskTotals& totals, std::span<const StatEvent> events);
 
 /// The mean of one run or more, which have the same events.
 std::vector<StatCount> mean_of(std::span<const std::vector<StatCount>> runs);
@@ -59,6 +70,7 @@ struct StatDocument {
   unsigned runs{1};  ///< That `events` is the mean of.
   std::vector<StatCount> events;
   std::vector<StatMetric> metrics{};
+  std::vector<StatRegion> regions{};  ///< Of the last run.
   bool operator==(const StatDocument&) const = default;
 };
 

@@ -137,6 +137,12 @@ std::string to_json(const StatDocument& document) {
     json["metrics"].push_back({{"name", metric.name},
                                {"value", metric.value ? Json(*metric.value) : Json(not_counted)},
                                {"unit", metric.unit}});
+  for (const StatRegion& region : document.regions) {
+    Json counts = Json::object();
+    for (const StatCount& count : region.events)
+      counts[count.name] = count.value ? Json(*count.value) : Json(not_counted);
+    json["regions"].push_back({{"label", region.label}, {"times", region.times}, {"events", std::move(counts)}});
+  }
   // A command's words may have any bytes: those that are not UTF-8 become U+FFFD.
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + '\n';
 }

@@ -10,6 +10,7 @@
 
 #include "stat/kernel_events.hpp"
 #include "stat/task_events.hpp"
+#include "support/letters.hpp"
 
 namespace vmm::tool {
 namespace {

@@ -11,13 +11,29 @@ namespace {
 constexpr double whole = 100;
 
 std::string with_unit(const std::string& value, const std::string& unit) {
-  return fmt::format("{}{}{}", value, unit.empty() ? "" : " ", unit);
+  return fmt::format("{}{}{}", value, value.empty() || unit.empty() ? "" : " ", unit);
 }
 
 /// How many percent of the time it was counted.
 double share_of(const StatCount& count) {
   if (count.enabled_ns == count.running_ns) return whole;
   return whole * static_cast<double>(count.running_ns) / static_cast<double>(count.enabled_ns);
+}
+
+/// Labels and events in columns; empty without regions.
+std::string regions_table(const StatDocument& document) {
+  if (document.regions.empty()) return {};
+  std::string text = fmt::format(" {:>12}", "times");
+  for (const StatCount& count : document.regions.front().events)
+    text += fmt::format(" {:>{}}", count.name, std::max<std::size_t>(count.name.size(), 14));
+  text += "  region\n";
+  for (const StatRegion& region : document.regions) {
+    text += fmt::format(" {:>12}", region.times);
+    for (const StatCount& count : region.events)
+      text += fmt::format(" {:>{}}", value_of(count), std::max<std::size_t>(count.name.size(), 14));
+    text += fmt::format("  {}\n", region.label.empty() ? "(no label)" : printable(region.label));
+  }
+  return text + '\n';
 }
 
 }  // namespace
@@ -43,7 +59,7 @@ std::string to_table(const StatDocument& document) {
   if (!document.metrics.empty()) text += '\n';
   for (const StatMetric& metric : document.metrics)
     text += fmt::format("{:>20}  {}\n", with_unit(value_of(metric), metric.unit), metric.name);
-  return text + '\n';
+  return text + '\n' + regions_table(document);
 }
 
 std::string to_fields(const StatDocument& document, const std::string& separator) {

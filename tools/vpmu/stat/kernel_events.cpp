@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "sources/delivery.hpp"
+#include "support/letters.hpp"
 #include "vpmu/bits.hpp"
 #include "vpmu/counts.hpp"
 
@@ -300,28 +302,6 @@ std::optional<vpmu::EventSpec> read_raw(std::string_view text) {
                          .inv = (*raw & vpmu::bit(inv)) != 0};
 }
 
-/// The row that such a programmed event would be.
-vpmu::EventDesc as_row(const vpmu::GenerationDesc& generation, std::string_view name, const vpmu::EventSpec& spec,
-                       std::uint64_t msr_value) {
-  constexpr std::uint32_t offcore_rsp_0 = 0x1A6;
-  const vpmu::EventClass what = classify(generation, spec);
-  return {.name = name,
-          .code = spec.code,
-          .umask = spec.umask,
-          .cmask = spec.cmask,
-          .inv = spec.inv,
-          .edge = spec.edge,
-          .any = spec.any,
-          .counters = vpmu::pmc_mask,
-          .pebs = what.pebs,
-          .data_la = what.data_la,
-          .l1_hit_indication = what.l1_hit_indication,
-          .msr_index = vpmu::is_offcore(what.counts) && msr_value != 0 ? offcore_rsp_0 : 0,
-          .msr_value = msr_value,
-          .sample_after = 0,
-          .counts = what.counts};
-}
-
 /// "event=0xc0,umask=1,cmask=1,inv", or "cache-misses", as sysfs has it.
 std::optional<vpmu::EventDesc> read_terms(const vpmu::GenerationDesc& generation, std::string_view terms) {
   vpmu::EventSpec spec;
@@ -364,17 +344,10 @@ std::optional<vpmu::EventDesc> read_terms(const vpmu::GenerationDesc& generation
     else
       return std::nullopt;
   }
-  return as_row(generation, "cpu//", spec, msr_value);
+  return programmed_event(generation, "cpu//", spec, msr_value);
 }
 
 }  // namespace
-
-std::string in_small_letters(std::string_view text) {
-  std::string small{text};
-  std::ranges::transform(small, small.begin(),
-                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  return small;
-}
 
 std::span<const KernelEvent> kernel_events(Generation generation) {
   static const auto all = [] {
@@ -394,8 +367,9 @@ vpmu::EventDesc row_of(const KernelEvent& event, const vpmu::GenerationDesc& gen
     const auto fixed = std::ranges::find(generation.events, fixed_2, &vpmu::EventDesc::counters);
     if (fixed != generation.events.end()) return *fixed;
   }
-  return as_row(generation, event.name,
-                {.code = event.code, .umask = event.umask, .cmask = event.cmask, .inv = event.inv}, event.offcore);
+  return programmed_event(generation, event.name,
+                          {.code = event.code, .umask = event.umask, .cmask = event.cmask, .inv = event.inv},
+                          event.offcore);
 }
 
 std::optional<KernelEvent> find_kernel_event(const vpmu::GenerationDesc& generation, std::string_view name) {
@@ -411,7 +385,7 @@ std::optional<KernelEvent> find_kernel_event(const vpmu::GenerationDesc& generat
 }
 
 std::optional<vpmu::EventDesc> read_select(const vpmu::GenerationDesc& generation, std::string_view text) {
-  if (const auto raw = read_raw(text)) return as_row(generation, "raw", *raw, 0);
+  if (const auto raw = read_raw(text)) return programmed_event(generation, "raw", *raw, 0);
   constexpr std::string_view begin = "cpu/";
   if (!text.starts_with(begin)) return std::nullopt;
   text.remove_prefix(begin.size());

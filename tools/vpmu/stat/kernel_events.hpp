@@ -1,7 +1,6 @@
 #pragma once
 #include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 
 #include "vpmu/generation.hpp"
@@ -15,9 +14,6 @@ struct KernelEvent {
   bool inv{};
   std::uint64_t offcore{};  ///< MSR_OFFCORE_RSP_0.
 };
-
-/// As perf compares names: `vpmu events` writes them in capitals.
-std::string in_small_letters(std::string_view name);
 
 /// All that Linux names on the generation's CPUs: generic hardware events, caches, and the names in sysfs.
 std::span<const KernelEvent> kernel_events(vpmu::Generation generation);

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "support/letters.hpp"
+
 namespace vmm::tool {
 namespace {
 
@@ -61,10 +63,7 @@ std::vector<std::string_view> needed_by(const Metric& metric) {
   return {cycles, undelivered, issued, retired, recovery};
 }
 
-bool equals(std::string_view a, std::string_view b) {
-  const auto small = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
-  return std::ranges::equal(a, b, {}, small, small);
-}
+bool equals(std::string_view a, std::string_view b) { return in_small_letters(a) == in_small_letters(b); }
 
 const Metric& metric_of(std::string_view name) { return *std::ranges::find(all, name, &Metric::name); }
 

@@ -110,6 +110,7 @@ Result<int> run_pass(const StatArguments& arguments, const std::vector<StatEvent
   VMM_ASSIGN(const WorkDirectory directory, WorkDirectory::create());
   StatArguments pass = arguments;
   pass.drops_output = !is_first;  // the first pass has printed it
+  pass.uncounted = "silent";      // the table has them
   pass.elsewhere.push_back({.host = directory.path(), .guest = guest_stat_directory});
   pass.command = {"perf", "stat", "-x", "\t", "-o", fmt::format("{}/{}", guest_stat_directory, file_name)};
   for (const StatEvent& event : events) pass.command.insert(pass.command.end(), {"-e", event.perf});
@@ -197,7 +198,14 @@ Result<int> run_beside(const StatArguments& arguments, const std::vector<StatEve
   progress.begin("the command runs in a guest");
   VMM_ASSIGN(const CountedRun run,
              run_counted(arguments, selected, {.interval = std::chrono::seconds{1}, .act = [&] { progress.tick(); }}));
-  if (run.totals) document.events = counts_of(*run.totals, events, nominal_tsc_khz(model));
+  if (run.totals) {
+    document.events = counts_of(*run.totals, events, nominal_tsc_khz(model));
+    document.regions = regions_of(*run.totals, events);
+    if (run.totals->lost_regions != 0)
+      return host_error(fmt::format("the command has begun {} regions too many", run.totals->lost_regions), 0,
+                        fmt::format("use at most {} labels, and {} regions in each other", TaskCounts::max_regions,
+                                    TaskCounts::max_depth));
+  }
   return run.code;
 }
 

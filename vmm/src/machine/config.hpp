@@ -62,11 +62,13 @@ struct MachineConfig {
 
   /// With Accel::soft: the time of day at which the guest starts, in seconds since 1970; and how many instructions each
   /// processor may run in total since the start, including those before a snapshot.
-  std::int64_t epoch{};
+  std::int64_t epoch{default_epoch};
   std::uint64_t max_ticks{~0ULL};
   std::optional<Schedule> schedule{};  ///< How its processors take turns; by default as in the snapshot, if there is
                                        ///< one.
 
+  /// 2027-01-01T00:00:00Z: the files of this release are older. The same in each run.
+  static constexpr std::int64_t default_epoch = 1'798'761'600;
   static constexpr unsigned max_cpus = 64;
   static constexpr std::int64_t last_epoch =
       253'402'300'799;  ///< The last second of the year 9999: the clock chip has two digits for the century.

@@ -72,6 +72,9 @@ Result<std::unique_ptr<PmuVcpu>> PmuVcpu::create(const PmuVcpuConfig& config, Vc
                                                         .foreign_msr = is_others(config),
                                                         .storable = storable,
                                                         .log = log}));
+  // The one that was made may be another than the one that was chosen.
+  self->uncounted_ =
+      UncountedEvents{self->source_->traits().name, config.source_options, vpmu::describe(config.pmu.generation)};
   if (config.tasks != nullptr)
     self->tasks_ = std::make_unique<TaskCounter>(*config.tasks, config.cpu, config.pmu, self->env_);
   return self;
@@ -163,6 +166,7 @@ Result<void> PmuVcpu::prepare() {
     plan.caches_wanted = plan_.caches_wanted = caches;
     plan_.armed = plan.any_armed();
     if (std::exchange(plan_.missed_runs, false)) source_->missed_runs(last_exit_ == LastExit::open);
+    uncounted_.look_at(plan, [this](vpmu::MsrIndex index) { return pmu_.rdmsr(index).value; });
     VMM_TRY(source_->program(plan));
   }
   if (pmi_.pending()) {
@@ -226,7 +230,10 @@ Result<void> PmuVcpu::account(const RunEnd& end, const WrittenMsr& written) {
   }
   if (end.retired && !faults) retire(*end.retired);
   if (end.delivered) pmu_.record_branch(*end.delivered, env_);
-  if (tasks_ != nullptr && end.switched) tasks_->switched(*end.switched);
+  if (tasks_ == nullptr) return {};
+  if (const auto* const stack = std::get_if<StackSwitch>(&end.told)) tasks_->switched(*stack);
+  if (const auto* const exchange = std::get_if<RbxExchange>(&end.told))
+    if (const auto request = read_client_request(*exchange, view_)) tasks_->requested(*request);
   return {};
 }
 

@@ -11,6 +11,7 @@
 #include "pmu/pmi.hpp"
 #include "pmu/rdpmc_gate.hpp"
 #include "pmu/task_counts.hpp"
+#include "pmu/uncounted_events.hpp"
 #include "sources/source.hpp"
 #include "sources/source_options.hpp"
 #include "support/log.hpp"
@@ -193,6 +194,7 @@ class PmuVcpu final : public GuestVcpu {
   Env env_;
   std::function<ForeignMsr(std::uint32_t access, std::uint32_t index)> foreign_msr_;
   std::unique_ptr<CountSource> source_;
+  UncountedEvents uncounted_;
   std::unique_ptr<TaskCounter> tasks_;  ///< Null: nothing is counted beside the PMU.
   vpmu::CounterSet unread_;  ///< Counters that have counted, been written or been deselected since the guest last read
                              ///< them at rest.

@@ -109,6 +109,7 @@ void PmuVcpu::visit_statistics(const std::function<void(std::string_view, std::u
   visit("pmu.bts.dropped_full", core.branches_dropped_full);
   visit("pmu.bts.dropped_bounds", core.branches_dropped_bounds);
   visit("pmu.bts.dropped_fault", core.branches_dropped_fault);
+  uncounted_.visit_statistics(visit);
   source_->visit_statistics(visit);
   backend_->visit_statistics(visit);
 }

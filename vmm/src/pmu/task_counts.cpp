@@ -40,10 +40,68 @@ void TaskCounts::mark(unsigned cpu) {
     const std::scoped_lock lock{mutex_};
     ++marks_;
     marked_cpu_ = cpu;
-    tasks_.clear();
+    tasks_ = {{unknown, Task{.cpu = cpu}}};
+    collects_ = true;
+    collected_.assign(events_.size(), 0);
     totals_ = {.events = std::vector<std::uint64_t>(events_.size())};
   }
   if (kick_) kick_();
+}
+
+std::optional<std::size_t> TaskCounts::region(const std::string& label) {
+  std::vector<TaskRegion>& regions = totals_.regions;
+  const auto found = std::ranges::find(regions, label, &TaskRegion::label);
+  if (found != regions.end()) return static_cast<std::size_t>(found - regions.begin());
+  if (regions.size() == max_regions) {
+    ++totals_.lost_regions;
+    return std::nullopt;
+  }
+  regions.push_back({.label = label, .events = std::vector<std::uint64_t>(events_.size())});
+  return regions.size() - 1;
+}
+
+void TaskCounts::add(std::span<const std::uint64_t> events, const Task* task) {
+  const auto add_to = [events](std::vector<std::uint64_t>& sums) {
+    for (std::size_t i = 0; i < events.size(); ++i) sums[i] += events[i];
+  };
+  add_to(totals_.events);
+  if (collects_) add_to(collected_);
+  if (task == nullptr) return;
+  // One that is open twice counts once.
+  for (std::size_t i = 0; i < task->open.size(); ++i)
+    if (std::find(task->open.begin(), task->open.begin() + static_cast<std::ptrdiff_t>(i), task->open[i]) ==
+        task->open.begin() + static_cast<std::ptrdiff_t>(i))
+      add_to(totals_.regions[task->open[i]].events);
+}
+
+void TaskCounts::request(const ClientRequest& request, Task& task) {
+  using Kind = ClientRequest::Kind;
+  switch (request.kind) {
+    case Kind::start_instrumentation: collects_ = true; break;
+    case Kind::stop_instrumentation: collects_ = false; break;
+    case Kind::toggle_collect: collects_ = !collects_; break;
+    case Kind::zero_stats: std::ranges::fill(collected_, 0); break;
+    case Kind::dump_stats: {
+      const std::vector<std::uint64_t> collected =
+          std::exchange(collected_, std::vector<std::uint64_t>(events_.size()));
+      if (const auto to = region(request.label)) {
+        ++totals_.regions[*to].times;
+        for (std::size_t i = 0; i < collected.size(); ++i) totals_.regions[*to].events[i] += collected[i];
+      }
+      break;
+    }
+    case Kind::begin_region: {
+      const auto begun = task.open.size() < max_depth ? region(request.label) : std::nullopt;
+      if (task.open.size() >= max_depth) ++totals_.lost_regions;
+      if (!begun) break;
+      ++totals_.regions[*begun].times;
+      task.open.push_back(*begun);
+      break;
+    }
+    case Kind::end_region:
+      if (!task.open.empty()) task.open.pop_back();
+      break;
+  }
 }
 
 TaskCounter::TaskCounter(TaskCounts& all, unsigned cpu, const vpmu::PmuConfig& pmu, vpmu::GuestEnv& env)
@@ -120,6 +178,7 @@ void TaskCounter::retire(const vpmu::Retirement& retired) {
   // The system call itself is the last instruction of whoever starts the command.
   if (!awaits_call_ || retired.cpl == 0 || retired.branch.kind != vpmu::BranchKind::far) return;
   awaits_call_ = false;
+  task_ = TaskCounts::unknown;
   begin();
 }
 
@@ -137,12 +196,24 @@ void TaskCounter::begin() {
 
 void TaskCounter::end() {
   if (!std::exchange(counts_, false)) return;
-  const std::vector<std::uint64_t> now = values();
+  std::vector<std::uint64_t> counted = values();
+  for (std::size_t i = 0; i < counted.size(); ++i)
+    counted[i] = (counted[i] - before_[i]) & vpmu::low_bits(vpmu::describe(config_.generation).counter_width);
   const std::scoped_lock lock{all_->mutex_};
-  TaskTotals& totals = all_->totals_;
-  for (std::size_t i = 0; i < now.size(); ++i)
-    totals.events[i] += (now[i] - before_[i]) & vpmu::low_bits(vpmu::describe(config_.generation).counter_width);
-  totals.ticks += env_->tsc() - began_;
+  const auto task = all_->tasks_.find(task_);
+  all_->add(counted, task == all_->tasks_.end() ? nullptr : &task->second);
+  all_->totals_.ticks += env_->tsc() - began_;
+}
+
+void TaskCounter::requested(const ClientRequest& request) {
+  if (!counts_) return;
+  end();
+  {
+    const std::scoped_lock lock{all_->mutex_};
+    const auto task = all_->tasks_.find(task_);
+    if (task != all_->tasks_.end()) all_->request(request, task->second);
+  }
+  begin();
 }
 
 /// Whether this stack's task is new, and a program has made it, and no kernel thread.
@@ -164,24 +235,28 @@ void TaskCounter::switched(const StackSwitch& to) {
   {
     const std::scoped_lock lock{all_->mutex_};
     auto& tasks = all_->tasks_;
-    const auto add = [&](std::uint64_t task, std::optional<unsigned> cpu) {
-      if (tasks.size() < TaskCounts::max_tasks || tasks.contains(task))
-        tasks[task] = cpu;
-      else
-        ++all_->totals_.lost_tasks;
-    };
     ++all_->totals_.all_switches;
     if (counted) {
       ++all_->totals_.switches;
-      add(to.from, cpu_);
+      // Now its address is known.
+      if (task_ == TaskCounts::unknown)
+        if (auto task = tasks.extract(task_)) {
+          task.key() = to.from;
+          tasks.erase(to.from);
+          tasks.insert(std::move(task));
+        }
     }
     // Linux uses the address of a task that has ended again.
     if (is_new) tasks.erase(to.to);
-    if (is_own) add(to.to, std::nullopt);
+    if (is_own && tasks.size() < TaskCounts::max_tasks) tasks.emplace(to.to, TaskCounts::Task{});
     const auto next = tasks.find(to.to);
-    if (next == tasks.end()) return;
-    const auto last = std::exchange(next->second, cpu_);
+    if (next == tasks.end()) {
+      if (is_own) ++all_->totals_.lost_tasks;
+      return;
+    }
+    const auto last = std::exchange(next->second.cpu, cpu_);
     if (last && *last != cpu_) ++all_->totals_.migrations;
+    task_ = to.to;
   }
   begin();
 }

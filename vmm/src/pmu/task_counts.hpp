@@ -5,8 +5,10 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "pmu/client_requests.hpp"
 #include "sources/source.hpp"
 #include "vpmu/pmu.hpp"
 
@@ -21,14 +23,23 @@ struct TaskEvent {
   std::optional<std::uint64_t> frontend;  ///< MSR_PEBS_FRONTEND.
 };
 
-/// What the tasks have done besides.
+/// What the command counted under a label, by client requests (client_requests.hpp).
+struct TaskRegion {
+  std::string label;
+  std::uint64_t times{};              ///< How often it was begun or dumped.
+  std::vector<std::uint64_t> events;  ///< By TaskEvent; of all times.
+};
+
+/// What the tasks have done.
 struct TaskTotals {
   std::vector<std::uint64_t> events;  ///< By TaskEvent.
+  std::vector<TaskRegion> regions{};  ///< In the order in which they were first there; at most TaskCounts::max_regions.
   std::uint64_t switches{};           ///< From one of the tasks to another task of the guest.
   std::uint64_t migrations{};         ///< One of them went on on another CPU.
   std::uint64_t ticks{};              ///< Of the TSC, while one of them had a CPU; sums over CPUs.
   std::uint64_t all_switches{};       ///< Of the whole guest, since the command began.
   std::uint64_t lost_tasks{};         ///< Not counted: there were more than TaskCounts::max_tasks.
+  std::uint64_t lost_regions{};       ///< Begun or dumped under one label too many, or one in too many others.
 };
 
 /// Counts the events of a command in a Linux guest, beside the guest's own PMU, which is not used: those of one task,
@@ -43,6 +54,7 @@ class TaskCounts {
  public:
   /// At a time, or one after the other at addresses of their own.
   static constexpr std::size_t max_tasks = 1U << 16U;
+  static constexpr std::size_t max_regions = 256, max_depth = 64;
 
   explicit TaskCounts(std::vector<TaskEvent> events);
   [[nodiscard]] const std::vector<TaskEvent>& events() const { return events_; }
@@ -60,9 +72,23 @@ class TaskCounts {
   mutable std::mutex mutex_;
   std::uint64_t marks_{};  ///< So far. Under mutex_, as what follows.
   unsigned marked_cpu_{};  ///< The last one's.
-  /// Those that are counted by their addresses, and where each of them ran last; empty: nowhere yet.
-  std::map<std::uint64_t, std::optional<unsigned>> tasks_;
+  struct Task {
+    std::optional<unsigned> cpu{};    ///< Where it ran last; empty: nowhere yet.
+    std::vector<std::size_t> open{};  ///< Regions that it is in, by their numbers; the innermost is the last.
+  };
+  /// Of a task that the kernel has not gone away from yet, so that its address is not known.
+  static constexpr std::uint64_t unknown = 0;
+
+  /// The number of the region with that label; empty: there are too many.
+  std::optional<std::size_t> region(const std::string& label);
+  void add(std::span<const std::uint64_t> events, const Task* task);
+  void request(const ClientRequest& request, Task& task);
+
+  /// Those that are counted, by their addresses.
+  std::map<std::uint64_t, Task> tasks_;
   TaskTotals totals_;
+  bool collects_{true};                   ///< CALLGRIND_TOGGLE_COLLECT, and START and STOP.
+  std::vector<std::uint64_t> collected_;  ///< Since the last dump or zero.
 };
 
 /// The part of one vCPU: as many PMUs of its generation as the events need. Used on the vCPU's thread.
@@ -84,6 +110,8 @@ class TaskCounter {
   void settle(std::span<const vpmu::CountDeltas> deltas);
   void retire(const vpmu::Retirement& retired);
   void switched(const StackSwitch& to);
+  /// By the task that runs.
+  void requested(const ClientRequest& request);
 
  private:
   /// Where an event is counted.
@@ -108,6 +136,7 @@ class TaskCounter {
   bool counts_{};                      ///< The task that runs here is counted.
   std::vector<std::uint64_t> before_;  ///< values() when it began.
   std::uint64_t began_{};              ///< The time then.
+  std::uint64_t task_{};               ///< The address of the one that is counted.
 };
 
 }  // namespace vmm

@@ -206,6 +206,27 @@ ChangedRule delivery_rule(std::string_view source, TimeModel time, const vpmu::u
   return [told, changes](const auto& g, const auto& e) { return exact_delivery(g, e, told, changes); };
 }
 
+vpmu::EventDesc programmed_event(const vpmu::GenerationDesc& generation, std::string_view name,
+                                 const vpmu::EventSpec& spec, std::uint64_t msr_value) {
+  constexpr std::uint32_t offcore_rsp_0 = 0x1A6;
+  const vpmu::EventClass what = classify(generation, spec);
+  return {.name = name,
+          .code = spec.code,
+          .umask = spec.umask,
+          .cmask = spec.cmask,
+          .inv = spec.inv,
+          .edge = spec.edge,
+          .any = spec.any,
+          .counters = vpmu::pmc_mask,
+          .pebs = what.pebs,
+          .data_la = what.data_la,
+          .l1_hit_indication = what.l1_hit_indication,
+          .msr_index = vpmu::is_offcore(what.counts) && msr_value != 0 ? offcore_rsp_0 : 0,
+          .msr_value = msr_value,
+          .sample_after = 0,
+          .counts = what.counts};
+}
+
 std::string_view to_string(Delivery delivery) {
   switch (delivery) {
     case Delivery::none: return "not counted";

@@ -52,6 +52,11 @@ DeliveryRule delivery_rule(std::string_view source, TimeModel time = TimeModel::
 using ChangedRule = std::function<EventDelivery(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event)>;
 ChangedRule delivery_rule(std::string_view source, TimeModel time, const vpmu::uarch::ProfileChanges& changes);
 
+/// An event as it is programmed, as a row of the generation's table would have it. `msr_value`: of the extra register,
+/// for an off-core event.
+vpmu::EventDesc programmed_event(const vpmu::GenerationDesc& generation, std::string_view name,
+                                 const vpmu::EventSpec& spec, std::uint64_t msr_value);
+
 /// The delivery's name: "exact", "nearest", "estimated" or "not counted".
 std::string_view to_string(Delivery delivery);
 

@@ -157,9 +157,15 @@ vpmu::exec::Answer EngineVcpu::swap_gs(std::uint64_t& base) {
 }
 
 void EngineVcpu::switches_stack(std::uint64_t to) {
-  if (!tells_switches_) return;
+  if (!tells_) return;
   const vpmu::exec::CpuState state = engine_.state();
-  switched_ = {.from = state.gpr[vpmu::exec::rdi], .to = state.gpr[vpmu::exec::rsi], .stack = to};
+  told_ = StackSwitch{.from = state.gpr[vpmu::exec::rdi], .to = state.gpr[vpmu::exec::rsi], .stack = to};
+  engine_.stop_soon();
+}
+
+void EngineVcpu::exchanges_rbx(std::uint64_t behind) {
+  if (!tells_) return;
+  told_ = RbxExchange{.behind = behind, .rax = engine_.state().gpr[vpmu::exec::rax]};
   engine_.stop_soon();
 }
 

@@ -73,11 +73,13 @@ class EngineVcpu final : private vpmu::exec::NoPlatform, private MemoryFollower 
   /// That instruction has run: the back end is told, too.
   Result<void> end_shadow();
 
-  /// From here on run() ends behind an instruction by which Linux goes to another task.
-  void tell_switches() { tells_switches_ = true; }
+  /// RunEnd::told.
+  using Told = decltype(RunEnd::told);
+  /// From here on run() ends behind an instruction that is to be told.
+  void tell() { tells_ = true; }
   /// Whether the last instruction was one.
-  [[nodiscard]] const std::optional<StackSwitch>& switched() const { return switched_; }
-  std::optional<StackSwitch> take_switched() { return std::exchange(switched_, std::nullopt); }
+  [[nodiscard]] bool has_told() const { return told_.index() != 0; }
+  Told take_told() { return std::exchange(told_, {}); }
 
   /// Runs until so many instructions have retired, or until something stops the engine earlier. Stop::again: it has
   /// done a part of a long string instruction, after many calls of Engine::run() or because of a kick.
@@ -104,6 +106,7 @@ class EngineVcpu final : private vpmu::exec::NoPlatform, private MemoryFollower 
   vpmu::exec::Answer enables_interrupts() override;
   vpmu::exec::Answer swap_gs(std::uint64_t& base) override;
   void switches_stack(std::uint64_t to) override;
+  void exchanges_rbx(std::uint64_t behind) override;
   vpmu::exec::VectorState* vectors() override;
   void written(vpmu::GuestPhysical page) override { engine_.written(page); }
   void written_unseen() override { engine_.written_unseen(); }
@@ -114,8 +117,8 @@ class EngineVcpu final : private vpmu::exec::NoPlatform, private MemoryFollower 
   vpmu::exec::Engine engine_;
   SwapGs swap_gs_;
   bool runs_many_{};  ///< Within run_many().
-  bool tells_switches_{};
-  std::optional<StackSwitch> switched_;
+  bool tells_{};
+  Told told_;
   bool changed_sregs_{};        ///< The back end has others.
   GuestTime* time_{};           ///< Null: an instruction is a tick.
   VcpuBackend* backend_{};      ///< That it was last taken from.

@@ -36,7 +36,7 @@ bool loads_stack_by_rsi(const Instruction& i) {
 
 bool ExactSource::count_beside(std::span<const vpmu::CountPlan> plans) {
   plans_beside_.assign(plans.begin(), plans.end());
-  vcpu_.tell_switches();
+  vcpu_.tell();
   return true;
 }
 
@@ -211,7 +211,7 @@ void ExactSource::pass(VcpuBackend& backend, std::uint64_t instructions) {
 Result<std::optional<RunEnd>> ExactSource::interpret(VcpuBackend& backend) {
   const bool resumes = x86::rflags::RF::test(vcpu_.regs().rflags);
   RunEnd end = run_engine();
-  end.switched = vcpu_.take_switched();
+  end.told = vcpu_.take_told();
   const std::uint64_t done = vcpu_.take_ticks();
   if (resumes && done != 0) {
     vcpu_.regs().rflags &= ~x86::rflags::RF::mask;
@@ -262,7 +262,7 @@ bool ExactSource::run_unseen(std::uint64_t next, std::uint64_t most) {
   for (; next != 0; next = unseen(end - at)) {
     if (!run_blocks(next)) break;
     const std::uint64_t before = std::exchange(at, passed());
-    if (at != before + next || turns_.phase() != Turns::Phase::engine || vcpu_.switched()) return true;
+    if (at != before + next || turns_.phase() != Turns::Phase::engine || vcpu_.has_told()) return true;
   }
   return at != first;
 }
@@ -443,18 +443,21 @@ Result<RunEnd> ExactSource::hand_over(VcpuBackend& backend, std::optional<std::c
       each_progress([](PlanProgress& p) { p.end_pipeline(); });
     }
   }
-  if (!beside_.empty() && end.retired) VMM_TRY(note_switch(backend, before, end));
+  if (!beside_.empty() && end.retired) VMM_TRY(tell(backend, before, end));
   note(end);
   return end;
 }
 
-/// The engine tells of those that it runs; of the back end's, the instruction that has retired does.
-Result<void> ExactSource::note_switch(VcpuBackend& backend, const kvm_regs& before, RunEnd& end) {
+/// The engine tells of what it runs itself.
+Result<void> ExactSource::tell(VcpuBackend& backend, const kvm_regs& before, RunEnd& end) {
   VMM_ASSIGN(const kvm_regs after, backend.regs());
-  if (end.retired->what.cpl != 0 || after.rsp == before.rsp) return {};
   VMM_ASSIGN(const kvm_sregs sregs, backend.sregs());
   const Instruction* const i = code_.at(end.retired->what.ip, sregs);
-  if (i != nullptr && loads_stack_by_rsi(*i)) end.switched = {.from = before.rdi, .to = before.rsi, .stack = after.rsp};
+  if (i == nullptr) return {};
+  if (end.retired->what.cpl == 0 && after.rsp != before.rsp && loads_stack_by_rsi(*i))
+    end.told = StackSwitch{.from = before.rdi, .to = before.rsi, .stack = after.rsp};
+  if (end.retired->what.cpl == 3 && i->mnemonic == "xchg" && !i->load)
+    end.told = RbxExchange{.behind = after.rip, .rax = before.rax};
   return {};
 }
 

@@ -147,7 +147,7 @@ class ExactSource final : public CountSource {
 
   // KVM's.
   Result<RunEnd> hand_over(VcpuBackend& backend, std::optional<std::chrono::nanoseconds> at_most);
-  Result<void> note_switch(VcpuBackend& backend, const kvm_regs& before, RunEnd& end);
+  Result<void> tell(VcpuBackend& backend, const kvm_regs& before, RunEnd& end);
   void note_left();
 
   void note(RunEnd& end);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <variant>
 
 #include "snapshot/byte_stream.hpp"
 #include "support/result.hpp"
@@ -39,6 +40,12 @@ struct StackSwitch {
   std::uint64_t stack{};       ///< RSP behind it.
 };
 
+/// A program has executed XCHG RBX, RBX: the end of a client request of Valgrind's, if what stands before it says so.
+struct RbxExchange {
+  std::uint64_t behind{};  ///< The next instruction.
+  std::uint64_t rax{};     ///< Of a request, where its arguments are.
+};
+
 /// Why a source came back.
 struct RunEnd {
   std::optional<Exit> exit;        ///< The guest did something that the VMM must answer.
@@ -48,7 +55,7 @@ struct RunEnd {
   /// wants branches.
   std::optional<vpmu::TakenBranch> delivered;
   /// What the last instruction did. Only of a source that counts beside the plan.
-  std::optional<StackSwitch> switched;
+  std::variant<std::monostate, StackSwitch, RbxExchange> told;
 };
 
 /// Answers "what retired?" for one vCPU, and nothing else: it knows nothing of PEBS, PMIs or MSRs. Runs on the vCPU's
@@ -64,7 +71,8 @@ class CountSource {
   /// What to count from now on. sync() must have taken the counts up to now.
   virtual Result<void> program(const vpmu::CountPlan& plan) = 0;
   /// From the next program() on, these plans are counted as well as that one: for somebody beside the guest's PMU, to
-  /// whom no overflow matters. A source that does not return false tells each StackSwitch, too.
+  /// whom no overflow matters. A source that does not return false tells each StackSwitch and
+  /// RbxExchange, too.
   virtual bool count_beside(std::span<const vpmu::CountPlan> /*plans*/) { return false; }
   /// As sync(), whose part this is: the events of each of these plans since the last call. Valid until the next one.
   virtual std::span<const vpmu::CountDeltas> sync_beside() { return {}; }

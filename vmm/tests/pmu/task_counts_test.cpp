@@ -181,6 +181,74 @@ TEST_F(TaskCountsOf, BeginAnewWithAnotherMark) {
   EXPECT_EQ(counted(), 2U);
 }
 
+using Kind = ClientRequest::Kind;
+
+TEST_F(TaskCountsOf, AreThoseOfRegionsThatAreInEachOther) {
+  begin(first_);
+  first_.requested({.kind = Kind::begin_region, .label = "outer"});
+  retire(first_, 2);
+  first_.requested({.kind = Kind::begin_region, .label = "inner"});
+  retire(first_, 3);
+  first_.switched({.from = command, .to = child, .stack = new_stack(program_cs)});
+  retire(first_, 50);  // another thread is in no region
+  first_.requested({.kind = Kind::end_region, .label = {}});
+  first_.switched({.from = child, .to = command, .stack = used_stack});
+  retire(first_, 4);
+  first_.requested({.kind = Kind::end_region, .label = {}});
+  retire(first_, 5);
+  first_.requested({.kind = Kind::end_region, .label = {}});
+  retire(first_, 6);
+  first_.requested({.kind = Kind::begin_region, .label = "inner"});
+  first_.requested({.kind = Kind::begin_region, .label = "inner"});
+  retire(first_, 7);
+  first_.switched({.from = command, .to = other, .stack = used_stack});
+  const TaskTotals& totals = counts_.totals();
+  ASSERT_EQ(totals.regions.size(), 2U);
+  EXPECT_EQ(totals.regions[0].events.front(), 2U + 3 + 4 + 5);
+  EXPECT_EQ(totals.regions[1].label, "inner");
+  EXPECT_EQ(totals.regions[1].times, 3U);
+  EXPECT_EQ(totals.regions[1].events.front(), 3U + 4 + 7) << "one in itself counts once";
+  EXPECT_EQ(counted(), 2U + 3 + 50 + 4 + 5 + 6 + 7) << "of all";
+}
+
+// Valgrind manual, chapter 6.5.
+TEST_F(TaskCountsOf, AreThoseThatCallgrindsRequestsAskFor) {
+  begin(first_);
+  const auto ask = [this](Kind kind, const char* label = "") { first_.requested({.kind = kind, .label = label}); };
+  retire(first_, 1);
+  ask(Kind::dump_stats, "start");
+  retire(first_, 2);
+  ask(Kind::zero_stats);
+  retire(first_, 4);
+  ask(Kind::toggle_collect);
+  retire(first_, 8);
+  ask(Kind::toggle_collect);
+  retire(first_, 16);
+  ask(Kind::stop_instrumentation);
+  retire(first_, 32);
+  ask(Kind::dump_stats, "middle");
+  retire(first_, 64);
+  ask(Kind::start_instrumentation);
+  retire(first_, 128);
+  ask(Kind::dump_stats, "middle");
+  const TaskTotals& totals = counts_.totals();
+  ASSERT_EQ(totals.regions.size(), 2U);
+  EXPECT_EQ(totals.regions[0].events.front(), 1U);
+  EXPECT_EQ(totals.regions[1].events.front(), 4U + 16 + 128);
+  EXPECT_EQ(totals.regions[1].times, 2U);
+}
+
+TEST_F(TaskCountsOf, SayHowManyRegionsThereAreTooMany) {
+  begin(first_);
+  for (unsigned n = 0; n < TaskCounts::max_regions + 3; ++n)
+    first_.requested({.kind = Kind::dump_stats, .label = std::to_string(n)});
+  for (unsigned n = 0; n < TaskCounts::max_depth + 4; ++n) first_.requested({.kind = Kind::begin_region, .label = "0"});
+  EXPECT_EQ(counts_.totals().regions.size(), TaskCounts::max_regions);
+  EXPECT_EQ(counts_.totals().lost_regions, 3U + 4);
+  second_.requested({.kind = Kind::dump_stats, .label = "of nobody"});
+  EXPECT_EQ(counts_.totals().lost_regions, 3U + 4);
+}
+
 TEST_F(TaskCountsOf, UseAsManyPmusAsTheEventsNeed) {
   std::vector<TaskEvent> events;
   for (std::uint64_t umask = 0; umask < 40; ++umask)

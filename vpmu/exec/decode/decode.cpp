@@ -331,6 +331,12 @@ Run system_op(Decoding& d) {
   }
 }
 
+/// XCHG RBX, RBX.
+bool may_be_client_request(const Decoding& d) {
+  const auto is_rbx = [&d](unsigned n) { return d.is_register(n) && d.at(n).reg.value == ZYDIS_REGISTER_RBX; };
+  return is_rbx(0) && is_rbx(1);
+}
+
 /// MOV RSP, [RSI + 32 bits].
 bool may_switch_task(const Decoding& d) {
   if (!d.is_register(0) || d.at(0).reg.value != ZYDIS_REGISTER_RSP || !d.is_memory(1)) return false;
@@ -370,6 +376,10 @@ Run move_op(Decoding& d) {
       d.op.seg = zero * 8;  // of no meaning
       return op_lea(d.bytes(0), address_of(d.op));
     case ZYDIS_MNEMONIC_XCHG: {
+      if (d.mode == CodeMode::bits64 && may_be_client_request(d)) {
+        d.found.alone = true;
+        return op_client_request();
+      }
       if (d.is_register(0) && d.is_register(1))
         return set_register(d, 0, d.op.d) && set_register(d, 1, d.op.s) ? op_xchg_registers(d.bytes(0)) : nullptr;
       const unsigned memory = d.is_memory(0) ? 0 : 1;

@@ -60,7 +60,7 @@ class GuestFormer {
     read_encoding();
     // Each prefix that is in the guest's code but not in the translation would have to be without a meaning.
     if (i_.locked() || in_.address_width != 64) return alone();
-    if (op_.run == op_switch_stack()) return interpreted();
+    if (op_.run == op_switch_stack() || op_.run == op_client_request()) return interpreted();
     // AH, CH, DH and BH have no place in a host register.
     if (std::ranges::any_of(i_.operands().first(in_.operand_count_visible), is_high_byte)) return alone();
     choose();

@@ -133,6 +133,7 @@ Run op_rdtscp();
 Run op_cpuid();
 Run op_read_control();  ///< MOV from CR: imm says which.
 Run op_switch_stack();
+Run op_client_request();
 Run op_write_cr8();
 Run op_sti();
 Run op_swapgs();

@@ -140,6 +140,12 @@ void switch_stack(const Op* op, Core* c) {
   return end_at(c, next_rip(op, c));
 }
 
+// XCHG RBX, RBX does nothing else.
+void client_request(const Op* op, Core* c) {
+  if (c->cpl == 3) c->platform->exchanges_rbx(next_rip(op, c));
+  return end_at(c, next_rip(op, c));
+}
+
 // The same: an interrupt may be possible now.
 void write_cr8(const Op* op, Core* c) {
   const std::uint64_t value = reg<std::uint64_t>(c, op->d);
@@ -226,6 +232,7 @@ Run op_rdtscp() { return rdtscp; }
 Run op_cpuid() { return cpuid; }
 Run op_read_control() { return read_control; }
 Run op_switch_stack() { return switch_stack; }
+Run op_client_request() { return client_request; }
 Run op_write_cr8() { return write_cr8; }
 Run op_sti() { return sti; }
 Run op_swapgs() { return swapgs; }

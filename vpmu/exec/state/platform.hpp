@@ -70,6 +70,9 @@ class Platform {
   /// Ring 0 loads RSP from the memory at RSI and a displacement, as Linux does where it goes from the task in RDI to
   /// the one in RSI. Told with RSP as it was, before it changes.
   virtual void switches_stack(std::uint64_t /*to*/) {}
+  /// Ring 3 executes XCHG RBX, RBX, which does nothing: Valgrind's client requests end with it. `behind`: RIP of the
+  /// next instruction.
+  virtual void exchanges_rbx(std::uint64_t /*behind*/) {}
   /// Whether the guest's CPU has the feature. Instructions of a feature that it lacks are left to the owner; LZCNT and
   /// TZCNT then are BSR and BSF. Asked when an instruction is decoded: the answer must stay the same.
   virtual bool has(CpuFeature /*feature*/) { return true; }

@@ -154,6 +154,46 @@ TEST_P(EngineResumes, AndTellsWhereTheStackIsSwitched) {
   EXPECT_EQ(platform.to.size(), 4U) << "not of a program";
 }
 
+/// Is told of XCHG RBX, RBX.
+class AskedPlatform : public NoPlatform {
+ public:
+  Engine* engine{};
+  std::vector<std::uint64_t> behind;
+
+ private:
+  void exchanges_rbx(std::uint64_t rip) override {
+    behind.push_back(rip);
+    engine->stop_soon();
+  }
+};
+
+// In ring 3: Valgrind's client requests end with it.
+TEST_P(EngineResumes, AndTellsOfWhatEndsAClientRequest) {
+  AskedPlatform platform;
+  Engine engine{ram_, platform, &host_code_, Compiling{.after = GetParam()}};
+  platform.engine = &engine;
+  const std::vector<unsigned> code =
+      X86("xchg %rbx, %rcx; xchg %rcx, %rbx; xchg %ebx, %ebx; nop; xchg %rbx, %rbx; nop; ud2");
+  put(kernel_code, code);
+  put(user_code, code);
+  state_.gpr[rbx] = 0x1234'5678'9ABCU & 0xFFFF'FFFFU;
+  for (unsigned n = 1; n < 5; ++n) {
+    as(3, page_size);
+    engine.load(state_);
+    EXPECT_EQ(engine.run(100), Stop::budget);
+    EXPECT_EQ(platform.behind, std::vector<std::uint64_t>(n, page_size + 12));
+    EXPECT_EQ(engine.passed().instructions, 5U) << "the engine stops behind it";
+    EXPECT_EQ(engine.state().gpr[rbx], state_.gpr[rbx]);
+    EXPECT_EQ(engine.run(100), Stop::unsupported);
+    EXPECT_EQ(engine.passed().instructions, 6U);
+  }
+  as(0, 0);
+  engine.load(state_);
+  EXPECT_EQ(engine.run(100), Stop::unsupported);
+  EXPECT_EQ(engine.passed().instructions, 6U);
+  EXPECT_EQ(platform.behind.size(), 4U) << "not of a kernel";
+}
+
 TEST_P(EngineResumes, AndGoesOnCounting) {
   put(kernel_code, X86("nop; nop; ud2"));
   as(0, 0);

@@ -13,7 +13,7 @@ CALL = re.compile(r"\tcall +(\*?)[^<]*(?:<(.*?)(\+0x[0-9a-f]+)?>)?$")
 TARGET = re.compile(r"R_X86_64_(?:PLT32|PC32)\t(.*?)(?:[-+]0x[0-9a-f]+)?$")
 OP = re.compile(r"^(?:void )?vpmu::exec::.*\(vpmu::exec::Op const\*, vpmu::exec::Core\*\)")
 # One call in each that comes back: what asks the platform does so by a virtual function, and host ops run a routine.
-COMES_BACK = re.compile(r"::(?:(?:rdmsr|wrmsr|rdpmc|rdtscp?|cpuid|read_control|write_cr8|switch_stack|swapgs)\(|host_op<)")
+COMES_BACK = re.compile(r"::(?:(?:rdmsr|wrmsr|rdpmc|rdtscp?|cpuid|read_control|write_cr8|switch_stack|client_request|swapgs)\(|host_op<)")
 FREQUENT = re.compile(r"::(?:quick_\w+<|compare_and_jump<|jcc<|(?:call|ret|pop|push<.*>)\()")
 # End the chain.
 ENDS = ("vpmu::exec::leave(", "vpmu::exec::leave_for(", "vpmu::exec::end_at(")

@@ -121,8 +121,8 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
 
 /// Tells who counts a command beside the guest that it begins with the next system call.
 void mark_begin() {
-  unsigned eax{}, ebx{}, ecx{}, edx{};
-  __cpuid(task_mark_leaf, eax, ebx, ecx, edx);
+  std::array<unsigned, 4> answer{};
+  __cpuid(task_mark_leaf, answer[0], answer[1], answer[2], answer[3]);
 }
 
 /// Comes back if it cannot be executed. Not execvp() alone: it would try each directory, and that is not the command's.

@@ -14,10 +14,11 @@ import pytest
 
 import fetched as files
 from checks import contains, same
-from paths import CACHE, LINUX, PROGRAM, models
+from paths import CACHE, LINUX, PROGRAM, ROOT, models
 
 pytestmark = [pytest.mark.sample(6), pytest.mark.seconds(12)]
 PROGRAMS = LINUX / "programs"
+INCLUDE = ROOT / "tools/vpmu/stat/include"
 # Of 100,000 rounds: counted_loop.inc.
 KNOWN = {"instructions:u": 500005, "branches:u": 100001, "loads:u": 100000, "stores:u": 100000}
 ROSE = 3
@@ -202,6 +203,64 @@ def test_comparison_is_written(bench):
     same((bench.directory / "report.md").read_text().splitlines()[2], "| instructions:u | 500005 | 600005 | **+100000 (+20 %), over the limit of 0 %** |", "the Markdown")
     document = json.loads((bench.directory / "report.json").read_text())
     same((document["rose"], document["events"][0]["now"]), (True, 600005), "the JSON")
+
+
+# Regions of 1,000 and 2,000 rounds of two instructions; the second has a system call, and is in another one.
+REGIONS = """
+#include <pthread.h>
+#include <unistd.h>
+#include MARKS
+static void work(long rounds) { __asm__ volatile("1: dec %0; jnz 1b" : "+r"(rounds)); }
+static void *other(void *unused) { BEGIN("thread"); work(5000); END("thread"); return unused; }
+int main(void) {
+  pthread_t thread;
+  START;
+  for (int i = 0; i < 3; ++i) { BEGIN("short"); work(1000); END("short"); }
+  BEGIN("outer");
+  work(10000);
+  BEGIN("long"); work(2000); getppid(); END("long");
+  END("outer");
+  pthread_create(&thread, 0, other, 0);
+  pthread_join(thread, 0);
+  return 0;
+}
+"""
+OURS = ("-DMARKS=<vpmu_regions.h>", "-DBEGIN(x)=vpmu_region_begin(x)", "-DEND(x)=vpmu_region_end()", "-DSTART=")
+# The text has to be in memory: nothing else reads it.
+CALLGRINDS = ("-DMARKS=<valgrind/callgrind.h>", "-DBEGIN(x)=CALLGRIND_ZERO_STATS; (void)*(const volatile char *)x", "-DEND(x)=CALLGRIND_DUMP_STATS_AT(x)", "-DSTART=CALLGRIND_START_INSTRUMENTATION")
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "g++"])
+def test_regions_by_our_header(bench, compiler):
+    regions = regions_of(bench, compiler, OURS)
+    same({label: region["times"] for label, region in regions.items()}, {"short": 3, "outer": 1, "long": 1, "thread": 1}, "the regions")
+    counts = {label: region["events"]["instructions:u"] for label, region in regions.items()}
+    for label, rounds, times in (("thread", 5000, 1), ("short", 1000, 3)):
+        around = counts[label] - times * 2 * rounds
+        assert 0 < around < 30 * times, f"{around} instructions around {label}"
+    same(counts["short"] % 3, 0, "what three equal ones leave")
+    assert 2 * 2000 < counts["long"] < 2 * 2000 + 100 and 2 * 12000 < counts["outer"] < 2 * 12000 + 200, f"instructions of those in each other: {counts}"
+    assert regions["long"]["events"]["instructions:k"] > 50 > regions["short"]["events"]["instructions:k"], f"of the kernel: {regions}"
+
+
+def test_regions_by_callgrinds_requests(bench):
+    """A harness for Callgrind needs no change."""
+    regions = regions_of(bench, "gcc", CALLGRINDS)
+    same({label: region["times"] for label, region in regions.items()}, {"short": 3, "outer": 1, "long": 1, "thread": 1}, "the dumps")
+    counts = {label: region["events"]["instructions:u"] for label, region in regions.items()}
+    assert counts["outer"] < 100, f"instructions since the last dump: {counts}"
+    for label, rounds in (("short", 3 * 1000), ("long", 2000), ("thread", 5000)):
+        assert 2 * rounds < counts[label] < 2 * rounds + 100, f"instructions of {label}: {counts}"
+
+
+def regions_of(bench, compiler, marks):
+    (bench.directory / "regions.c").write_text(REGIONS)
+    subprocess.run([compiler, "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", f"-I{INCLUDE}", *marks, "regions.c", "-o", "regions", "-pthread", "-Wl,-z,now"], cwd=bench.directory, check=True)
+    subprocess.run(["./regions"], cwd=bench.directory, check=True)
+    done = bench.stat("-e", "instructions:u,instructions:k,branches:u", "--json", "-", command=("./regions",))
+    values_of(done)
+    contains(done.stderr, "  thread\n", "the table")
+    return {region["label"]: region for region in json.loads(done.stdout)["regions"]}
 
 
 # 1,000 rounds; nothing else runs in the process.

@@ -246,15 +246,16 @@ TEST(StatFormats, AreThoseOfPerf) {
   StatDocument made = document({count("cycles:u", 100), count("lost", 0)});
   made.events[0].running_ns = made.events[0].enabled_ns = 5000;
   made.events[1].value.reset();
-  made.metrics = {{.name = "tma_retiring", .unit = "%", .value = 12.345}};
+  made.metrics = {{.name = "tma_retiring", .unit = "%", .value = 12.345}, {.name = "IPC", .unit = "", .value = 2}};
   EXPECT_EQ(to_fields(made, ";"),
-            "100;;cycles:u;5000;100.00;;\n<not counted>;;lost;0;100.00;;\n;;;;;12.35;% tma_retiring\n");
+            "100;;cycles:u;5000;100.00;;\n<not counted>;;lost;0;100.00;;\n;;;;;12.35;% tma_retiring\n;;;;;2.00;IPC\n");
   EXPECT_EQ(
       to_json_lines(made),
       "{\"counter-value\":\"100\",\"unit\":\"\",\"event\":\"cycles:u\",\"event-runtime\":5000,\"pcnt-running\":100.0}\n"
       "{\"counter-value\":\"<not "
       "counted>\",\"unit\":\"\",\"event\":\"lost\",\"event-runtime\":0,\"pcnt-running\":100.0}\n"
-      "{\"metric-value\":\"12.35\",\"metric-unit\":\"% tma_retiring\"}\n");
+      "{\"metric-value\":\"12.35\",\"metric-unit\":\"% tma_retiring\"}\n"
+      "{\"metric-value\":\"2.00\",\"metric-unit\":\"IPC\"}\n");
   made.runs = 3;
   made.events[0].deviation = 1.5;
   EXPECT_EQ(to_fields(made, ",").substr(0, 34), "100,,cycles:u,1.50%,5000,100.00,,\n");

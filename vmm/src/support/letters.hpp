@@ -1,0 +1,16 @@
+#pragma once
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+namespace vmm {
+
+/// A to Z as a to z, in every locale.
+inline std::string in_small_letters(std::string_view text) {
+  std::string small{text};
+  std::ranges::transform(small, small.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return small;
+}
+
+}  // namespace vmm
