@@ -336,6 +336,7 @@ std::optional<std::uint64_t> PmuVcpu::rdpmc(std::uint32_t ecx, unsigned cpl, boo
 }
 
 void PmuVcpu::was_read(vpmu::CounterId counter) {
+  uncounted_.was_read(counter);
   if (!pmu_.enabled().has(counter)) unread_.remove(counter);
 }
 

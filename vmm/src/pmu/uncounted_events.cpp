@@ -56,20 +56,23 @@ void UncountedEvents::look_at(const vpmu::CountPlan& plan, const ReadMsr& read) 
                                        : read(vpmu::msr::MSR_OFFCORE_RSP_0);
     const std::uint64_t select = spec.code | std::uint64_t{spec.umask} << 8U | std::uint64_t{spec.cmask} << 24U |
                                  (spec.inv ? vpmu::bit(23) : 0) | (spec.edge ? vpmu::bit(18) : 0);
+    std::string& counted = counted_.at(entry.counter.number());
     const auto known = known_.find({select, response});
-    if (known != known_.end()) {
-      if (!known->second.empty()) ++plans_[known->second];
-      continue;
-    }
-    std::string name = name_of(entry, response);
-    if (!name.empty() && plans_.size() >= max_names && !plans_.contains(name)) name = "others";
-    if (!name.empty()) ++plans_[name];
-    if (known_.size() < max_known) known_.emplace(std::pair{select, response}, std::move(name));
+    counted = known != known_.end() ? known->second : name_of(entry, response);
+    if (known == known_.end() && known_.size() < max_known) known_.emplace(std::pair{select, response}, counted);
   }
 }
 
+void UncountedEvents::was_read(vpmu::CounterId counter) {
+  if (!counter.is_gp()) return;
+  const std::string& name = counted_.at(counter.number());
+  if (name.empty()) return;
+  const bool is_one_more = reads_.size() >= max_names && !reads_.contains(name);
+  ++reads_[is_one_more ? "others" : name];
+}
+
 void UncountedEvents::visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const {
-  for (const auto& [name, plans] : plans_) visit(fmt::format("{}{}", prefix, name), plans);
+  for (const auto& [name, reads] : reads_) visit(fmt::format("{}{}", prefix, name), reads);
 }
 
 }  // namespace vmm

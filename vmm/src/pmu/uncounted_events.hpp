@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -11,8 +12,9 @@
 
 namespace vmm {
 
-/// Remembers which events a guest has counted that its source does not deliver: their counters stay at 0, and the guest
-/// cannot know why. Of sources whose events do not depend on the host.
+/// Remembers which events a guest has counted, and read, that its source does not deliver: their counters stay at 0,
+/// and the guest cannot know why. Of sources whose events do not depend on the host. A counter that nobody reads does
+/// not matter: Linux's way round Nehalem's erratum AAK100 enables three such events for a moment.
 class UncountedEvents {
  public:
   /// A value of an MSR, as the guest has written it.
@@ -23,8 +25,10 @@ class UncountedEvents {
   UncountedEvents(std::string_view source, const SourceOptions& options, const vpmu::GenerationDesc& generation);
   /// The guest counts this from now on.
   void look_at(const vpmu::CountPlan& plan, const ReadMsr& read);
-  /// Calls `visit("pmu.uncounted.NAME", n)` for each: n plans had it. NAME is the event's public name in small letters,
-  /// else its code as `perf stat -e` takes it.
+  /// The guest reads this counter, which has what it counted last.
+  void was_read(vpmu::CounterId counter);
+  /// Calls `visit("pmu.uncounted.NAME", n)` for each: the guest read it n times. NAME is the event's public name in
+  /// small letters, else its code as `perf stat -e` takes it.
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const;
 
   /// How each statistic of these begins.
@@ -41,7 +45,8 @@ class UncountedEvents {
   static constexpr std::size_t max_known = 1024;
   /// name_of() by event select and response.
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::string> known_;
-  std::map<std::string, std::uint64_t> plans_;  ///< How many had it, by name.
+  std::array<std::string, vpmu::max_gp_counters> counted_;   ///< What each counted last: empty if that is delivered.
+  std::map<std::string, std::uint64_t, std::less<>> reads_;  ///< By name.
 };
 
 }  // namespace vmm

@@ -326,12 +326,12 @@ void ExactSource::run_one(RunEnd& end, std::uint64_t most) {
   // The cycles in which the instruction waited come before it: a counter of cycles that overflows meanwhile has this
   // instruction, which retires next, in its record (rule P1).
   const bool may_wait = least([](const PlanProgress& p) { return p.may_wait(); }) != 0;
-  const auto [waited, retiring] = time_.ran_one(vcpu_.engine().observed(), may_wait);
-  if (waited.cycles != 0) {
-    each_progress([&](PlanProgress& p) { p.wait(vcpu_.cpl() != 0, waited); });
-    if (plan.branches_wanted) end.passed.cycles_behind += waited.cycles;
+  const auto ran = time_.ran_one(vcpu_.engine().observed(), may_wait);
+  if (ran.waiting.cycles != 0) {
+    each_progress([&](PlanProgress& p) { p.wait(vcpu_.cpl() != 0, ran.waiting); });
+    if (plan.branches_wanted) end.passed.cycles_behind += ran.waiting.cycles;
   }
-  Retired retired = retired_instruction(instruction, before, vcpu_.sregs(), after, retiring);
+  Retired retired = retired_instruction(instruction, before, vcpu_.sregs(), after, ran.retiring);
   // The rest of one that was left after some elements; the elements of a gather that its mask selects.
   retired.what.more_loads = static_cast<std::int32_t>(passed.more_loads);
   retired.what.more_stores = static_cast<std::int32_t>(passed.more_stores);
