@@ -12,6 +12,7 @@
 #include "run/run.hpp"
 #include "shared/output.hpp"
 #include "shared/process.hpp"
+#include "stat/compare.hpp"
 #include "stat/stat.hpp"
 #include "tables/events.hpp"
 #include "tables/models.hpp"
@@ -63,6 +64,7 @@ int main(int argc, char** argv) try {
   app.begin_section("Run a command in a guest");
   vmm::tool::add_exec(app, exit_code);
   vmm::tool::add_stat(app, exit_code);
+  vmm::tool::add_compare(app, exit_code);
   vmm::tool::add_profile(app, exit_code);
   app.begin_section("Test kernels, run machines");
   vmm::tool::add_test_kernel(app, exit_code);

@@ -21,16 +21,19 @@ Result<double> read_percent(std::string_view text) {
                      "give --limit PERCENT or --limit EVENT=PERCENT");
 }
 
-std::string change_of(const StatCount& base, const StatCount& now) {
+std::string change_of(std::uint64_t base, std::uint64_t now) {
   constexpr double whole = 100.0;
-  if (!base.value || !now.value) return "";
-  if (*base.value == *now.value) return "same";
-  const bool up = *now.value > *base.value;
-  const std::uint64_t by = up ? *now.value - *base.value : *base.value - *now.value;
+  if (base == now) return "same";
+  const bool up = now > base;
+  const std::uint64_t by = up ? now - base : base - now;
   std::string amount = fmt::format("{}{}", up ? '+' : '-', by);
-  if (*base.value == 0) return amount;
-  const double percent = static_cast<double>(by) * whole / static_cast<double>(*base.value);
+  if (base == 0) return amount;
+  const double percent = static_cast<double>(by) * whole / static_cast<double>(base);
   return fmt::format("{} ({}{:.3g} %)", amount, up ? '+' : '-', percent);
+}
+
+std::string change_of(const StatCount& base, const StatCount& now) {
+  return base.value && now.value ? change_of(*base.value, *now.value) : std::string{};
 }
 
 bool rose_over(const StatCount& base, const StatCount& now, double limit) {
@@ -39,6 +42,18 @@ bool rose_over(const StatCount& base, const StatCount& now, double limit) {
   // Any rise is above a limit of 0; a double would round a small one away.
   if (limit == 0) return true;
   return static_cast<double>(*now.value - *base.value) * whole > limit * static_cast<double>(*base.value);
+}
+
+/// What a run is of, besides the machine.
+struct Circumstance {
+  const char* what;
+  std::string base, now;
+};
+
+std::vector<Circumstance> circumstances(const StatDocument& base, const StatDocument& now) {
+  return {{"kernel", base.kernel, now.kernel},
+          {"size of memory", fmt::to_string(base.memory_bytes), fmt::to_string(now.memory_bytes)},
+          {"command", fmt::format("{}", base.command), fmt::format("{}", now.command)}};
 }
 
 Result<void> same(const char* what, const std::string& base, const std::string& now) {
@@ -65,18 +80,27 @@ Result<StatLimits> read_limits(const std::vector<std::string>& texts) {
   return limits;
 }
 
-Result<void> check_comparable(const StatDocument& base, const StatDocument& now) {
+Result<void> check_same_machine(const StatDocument& base, const StatDocument& now) {
   VMM_TRY(same("model", base.model, now.model));
   VMM_TRY(same("accelerator", base.accel, now.accel));
   VMM_TRY(same("source", base.source, now.source));
   VMM_TRY(same("time", base.time, now.time));
   VMM_TRY(same("--set", base.set.empty() ? "none" : base.set, now.set.empty() ? "none" : now.set));
-  VMM_TRY(same("counter", base.counter, now.counter));
-  VMM_TRY(same("kernel", base.kernel, now.kernel));
-  VMM_TRY(same("size of memory", fmt::to_string(base.memory_bytes), fmt::to_string(now.memory_bytes)));
-  if (base.command != now.command)
-    return same("command", fmt::format("{}", base.command), fmt::format("{}", now.command));
+  return same("counter", base.counter, now.counter);
+}
+
+Result<void> check_comparable(const StatDocument& base, const StatDocument& now) {
+  VMM_TRY(check_same_machine(base, now));
+  for (const Circumstance& c : circumstances(base, now)) VMM_TRY(same(c.what, c.base, c.now));
   return {};
+}
+
+std::vector<std::string> other_circumstances(const StatDocument& base, const StatDocument& now) {
+  std::vector<std::string> notes;
+  for (const Circumstance& c : circumstances(base, now))
+    if (c.base != c.now)
+      notes.push_back(fmt::format("The base has another {}: {}, not {}.", c.what, printable(c.base), printable(c.now)));
+  return notes;
 }
 
 Result<void> check_limits(const StatLimits& limits, std::span<const StatEvent> events) {
@@ -85,6 +109,67 @@ Result<void> check_limits(const StatLimits& limits, std::span<const StatEvent> e
       return usage_error("--limit is for " + printable(name) + ", which is not counted", "name an event of -e");
   return {};
 }
+
+namespace {
+
+/// Says of a few how they differ, and of the others how many they are.
+void note_files(const StatDocument& base, const StatDocument& now, std::vector<std::string>& notes) {
+  constexpr std::size_t most = 8;
+  std::vector<std::string> all;
+  for (const StatFile& file : now.files) {
+    const auto old = std::ranges::find(base.files, file.path, &StatFile::path);
+    if (old == base.files.end())
+      all.push_back(fmt::format("{} was not opened in the base.", printable(file.path)));
+    else if (*old != file)
+      all.push_back(fmt::format("{} is another file than in the base: {} bytes, checksum {}, not {} and {}.",
+                                printable(file.path), file.bytes, file.checksum, old->bytes, printable(old->checksum)));
+  }
+  for (const StatFile& old : base.files)
+    if (std::ranges::find(now.files, old.path, &StatFile::path) == now.files.end())
+      all.push_back(fmt::format("{} was opened in the base only.", printable(old.path)));
+  const std::size_t shown = std::min(most, all.size());
+  notes.insert(notes.end(), all.begin(), all.begin() + static_cast<std::ptrdiff_t>(shown));
+  if (shown < all.size()) notes.push_back(fmt::format("So do {} more files.", all.size() - shown));
+}
+
+std::uint64_t difference(const ComparedFunction& f) { return f.base > f.now ? f.base - f.now : f.now - f.base; }
+
+/// A function is the same if its file has the same name, wherever that is: a program is built in another directory.
+std::vector<ComparedFunction> compare_functions(const StatDocument& base, const StatDocument& now) {
+  using Key = std::pair<std::string, std::string>;
+  struct Both {
+    std::string file;
+    std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> counts;
+  };
+  std::map<Key, Both> all;
+  const auto add = [&all](const StatDocument& of, auto member) {
+    for (const StatFunction& function : of.functions) {
+      Both& both = all[{function.file.substr(function.file.rfind('/') + 1), function.name}];
+      both.file = function.file;
+      for (const auto& [event, count] : function.counts) both.counts[event].*member += count;
+    }
+  };
+  using Pair = std::pair<std::uint64_t, std::uint64_t>;
+  add(base, &Pair::first);
+  add(now, &Pair::second);
+  std::vector<ComparedFunction> changed;
+  for (const StatCount& event : now.events) {
+    const auto begin = static_cast<std::ptrdiff_t>(changed.size());
+    for (const auto& [key, both] : all)
+      if (const auto count = both.counts.find(event.name);
+          count != both.counts.end() && count->second.first != count->second.second)
+        changed.push_back({.event = event.name,
+                           .function = key.second,
+                           .file = both.file,
+                           .base = count->second.first,
+                           .now = count->second.second});
+    std::stable_sort(changed.begin() + begin, changed.end(),
+                     [](const auto& a, const auto& b) { return difference(a) > difference(b); });
+  }
+  return changed;
+}
+
+}  // namespace
 
 StatComparison compare(const StatDocument& base, const StatDocument& now, const StatLimits& limits) {
   StatComparison comparison;
@@ -97,6 +182,8 @@ StatComparison compare(const StatDocument& base, const StatDocument& now, const 
   const bool same_events = std::ranges::equal(base.events, now.events, {}, &StatCount::name, &StatCount::name);
   if (now.counter == "perf" && !same_events)
     notes.emplace_back("The base has other events. What perf itself does for them is in the kernel's counts, too.");
+  // What was given is said before what was counted.
+  if (!base.files.empty() && !now.files.empty()) note_files(base, now, notes);
   if (base.exit_code != now.exit_code)
     notes.push_back(fmt::format("The command ended with {} in the base, now with {}.", base.exit_code, now.exit_code));
   for (const StatCount& count : now.events) {
@@ -114,6 +201,7 @@ StatComparison compare(const StatDocument& base, const StatDocument& now, const 
   for (const StatCount& old : base.events)
     if (std::ranges::find(now.events, old.name, &StatCount::name) == now.events.end())
       comparison.events.push_back({.name = old.name, .base = old, .change = "missing"});
+  if (!base.functions.empty() && !now.functions.empty()) comparison.functions = compare_functions(base, now);
   return comparison;
 }
 
@@ -127,6 +215,33 @@ std::string verdict_of(const ComparedEvent& event) {
 
 }  // namespace
 
+/// Calls `event(name)` for each that has functions, `function(one, name)` for those that changed most, and `others(how
+/// many, change)` for the rest.
+void each_function(const StatComparison& comparison, auto event, auto function, auto others) {
+  const auto& all = comparison.functions;
+  for (std::size_t begin = 0; begin < all.size();) {
+    event(printable(all[begin].event));
+    std::size_t end = begin;
+    std::uint64_t base = 0, now = 0;
+    for (; end < all.size() && all[end].event == all[begin].event; ++end) {
+      if (end - begin < most_functions) {
+        function(all[end], printable(all[end].function));
+        continue;
+      }
+      base += all[end].base;
+      now += all[end].now;
+    }
+    if (end - begin > most_functions) others(fmt::format("{} more", end - begin - most_functions), base, now);
+    begin = end;
+  }
+}
+
+/// As much of a name as a line may have: C++'s are long.
+std::string shortened(const std::string& name) {
+  constexpr std::size_t most = 60, kept = 57;
+  return name.size() <= most ? name : name.substr(0, kept) + "...";
+}
+
 std::string to_text(const StatComparison& comparison) {
   std::string text;
   for (const std::string& note : comparison.notes) text += fmt::format(" {}\n", note);
@@ -137,21 +252,49 @@ std::string to_text(const StatComparison& comparison) {
   add("event", "base", "now", "change");
   for (const ComparedEvent& event : comparison.events)
     add(printable(event.name), value_of(event.base), value_of(event.now), event.change + verdict_of(event));
+  const auto add_function = [&text](const std::string& name, std::uint64_t base, std::uint64_t now) {
+    text += fmt::format(" {:>18} {:>18}  {:<28}  {}\n", base, now, change_of(base, now), name);
+  };
+  each_function(
+      comparison,
+      [&text](const std::string& event) { text += fmt::format("\n {}, by function: base, now, change\n", event); },
+      [&](const ComparedFunction& f, const std::string& name) {
+        add_function(fmt::format("{}  {}", shortened(name), printable(f.file)), f.base, f.now);
+      },
+      add_function);
   return text;
 }
 
 std::string to_markdown(const StatComparison& comparison) {
-  // A pipe would end a cell.
-  const auto name_of = [](const ComparedEvent& event) {
-    std::string name = printable(event.name);
-    for (std::size_t at = 0; (at = name.find('|', at)) != std::string::npos; at += 2) name.insert(at, 1, '\\');
-    return name;
+  // A pipe would end a cell, and a name in C++ may look like HTML.
+  const auto cell = [](const std::string& text) {
+    std::string safe;
+    for (const char c : text) {
+      if (std::string_view{"|<>*_`"}.find(c) != std::string_view::npos) safe += '\\';
+      safe += c;
+    }
+    return safe;
   };
-  std::string text = "| event | base | now | change |\n|---|---:|---:|---|\n";
+  std::string text;
+  for (const std::string& note : comparison.notes) text += fmt::format("- {}\n", cell(note));
+  if (!text.empty()) text += '\n';
+  text += "| event | base | now | change |\n|---|---:|---:|---|\n";
   for (const ComparedEvent& event : comparison.events)
-    text += fmt::format("| {} | {} | {} | {}{}{}{} |\n", name_of(event), value_of(event.base), value_of(event.now),
-                        event.over_limit ? "**" : "", event.change, verdict_of(event), event.over_limit ? "**" : "");
-  for (const std::string& note : comparison.notes) text += fmt::format("\n{}\n", note);
+    text += fmt::format("| {} | {} | {} | {}{}{}{} |\n", cell(printable(event.name)), value_of(event.base),
+                        value_of(event.now), event.over_limit ? "**" : "", event.change, verdict_of(event),
+                        event.over_limit ? "**" : "");
+  const auto add_function = [&text](const std::string& name, std::uint64_t base, std::uint64_t now) {
+    text += fmt::format("| {} | {} | {} | {} |\n", name, base, now, change_of(base, now));
+  };
+  each_function(
+      comparison,
+      [&](const std::string& event) {
+        text += fmt::format("\n| {}, by function | base | now | change |\n|---|---:|---:|---|\n", cell(event));
+      },
+      [&](const ComparedFunction& f, const std::string& name) {
+        add_function(fmt::format("{} ({})", cell(shortened(name)), cell(printable(f.file))), f.base, f.now);
+      },
+      add_function);
   return text;
 }
 
@@ -167,7 +310,10 @@ std::string to_json(const StatComparison& comparison) {
                       {"now", number(event.now)},
                       {"change", event.change},
                       {"over_limit_percent", event.over_limit ? Json(*event.over_limit) : Json()}});
-  const Json json = {{"rose", comparison.rose}, {"notes", comparison.notes}, {"events", std::move(events)}};
+  Json json = {{"rose", comparison.rose}, {"notes", comparison.notes}, {"events", std::move(events)}};
+  for (const ComparedFunction& f : comparison.functions)
+    json["functions"].push_back(
+        {{"event", f.event}, {"function", f.function}, {"file", f.file}, {"base", f.base}, {"now", f.now}});
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + '\n';
 }
 

@@ -27,10 +27,18 @@ struct ComparedEvent {
   std::optional<double> over_limit{};  ///< The limit in percent that it has risen above.
 };
 
+/// A function that has counted another number of an event than before.
+struct ComparedFunction {
+  std::string event, function, file;
+  std::uint64_t base{}, now{};
+};
+
 /// The result of comparing counts.
 struct StatComparison {
   std::vector<std::string> notes;  ///< What else differs, each a sentence.
   std::vector<ComparedEvent> events;
+  /// Of measurements that both have functions: by the order of the events, and those that changed most first.
+  std::vector<ComparedFunction> functions{};
   bool rose{};  ///< At least one count rose above its limit.
 };
 
@@ -39,14 +47,22 @@ std::string to_text(const StatComparison& comparison);
 std::string to_markdown(const StatComparison& comparison);
 std::string to_json(const StatComparison& comparison);
 
-/// Fails with kind usage if the two cannot be compared: another machine or command. Looks only at what is known before
-/// a run.
+/// Of an event, at most so many functions are in the texts.
+inline constexpr std::size_t most_functions = 12;
+
+/// Fails with kind usage if the two cannot be compared: they are of another machine.
+Result<void> check_same_machine(const StatDocument& base, const StatDocument& now);
+
+/// The same, or if the kernel, the memory or the command is another. Looks only at what is known before a run.
 Result<void> check_comparable(const StatDocument& base, const StatDocument& now);
+
+/// The same as sentences for StatComparison::notes, if two builds of a program are compared, or two kernels.
+std::vector<std::string> other_circumstances(const StatDocument& base, const StatDocument& now);
 
 /// Fails with kind usage on a limit for an event that is not counted.
 Result<void> check_limits(const StatLimits& limits, std::span<const StatEvent> events);
 
-/// Compares what check_comparable() and check_limits() have accepted.
+/// Compares what check_same_machine() and check_limits() have accepted.
 StatComparison compare(const StatDocument& base, const StatDocument& now, const StatLimits& limits);
 
 }  // namespace vmm::tool

@@ -16,9 +16,12 @@ struct CountedRun {
   std::optional<TaskTotals> totals{};  ///< Empty: the command has not run to its end.
 };
 
+/// Whether it is kept which code has counted what, and which files the command has opened.
+enum class Recording : bool { no, yes };
+
 /// Runs the command in a guest of a child process. On an accelerator and a source that count beside the PMU: soft,
 /// exact. Fails if the guest's kernel is not one whose tasks can be told from each other (TaskCounts).
 Result<CountedRun> run_counted(const ExecArguments& arguments, const std::vector<TaskEvent>& events,
-                               const Meanwhile& meanwhile);
+                               Recording recording, const Meanwhile& meanwhile);
 
 }  // namespace vmm::tool

@@ -33,6 +33,21 @@ struct StatRegion {
   bool operator==(const StatRegion&) const = default;
 };
 
+/// What a function has counted: only its own code, without what it calls.
+struct StatFunction {
+  std::string name, file;
+  std::map<std::string, std::uint64_t> counts{};  ///< By the events' names; those that are not 0.
+  bool operator==(const StatFunction&) const = default;
+};
+
+/// A file that the command was given.
+struct StatFile {
+  std::string path;
+  std::uint64_t bytes{};
+  std::string checksum{};  ///< Of what is in it; empty if that was not read.
+  bool operator==(const StatFile&) const = default;
+};
+
 /// What follows from counts: "IPC".
 struct StatMetric {
   std::string name, unit;
@@ -70,14 +85,23 @@ struct StatDocument {
   unsigned runs{1};  ///< That `events` is the mean of.
   std::vector<StatCount> events;
   std::vector<StatMetric> metrics{};
-  std::vector<StatRegion> regions{};  ///< Of the last run.
+  std::vector<StatRegion> regions{};      ///< Of the last run.
+  std::vector<StatFunction> functions{};  ///< The same; empty without --record.
+  std::vector<StatFile> files{};          ///< The same.
+  std::uint64_t lost_files{};             ///< Names of files that could not be read or resolved.
   bool operator==(const StatDocument&) const = default;
 };
+
+/// The longest that is read.
+inline constexpr std::size_t max_document_bytes = std::size_t{1} << 28U;
 
 /// Equal numbers give equal bytes. Ends with a newline.
 std::string to_json(const StatDocument& document);
 
 /// Fails with kind usage on what to_json() does not write; `path` is for the message.
 Result<StatDocument> read_stat_document(std::string_view text, const std::string& path);
+
+/// The same of a file.
+Result<StatDocument> read_measurement(const std::string& path);
 
 }  // namespace vmm::tool

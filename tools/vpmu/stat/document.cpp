@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
+#include "files/input_file.hpp"
 #include "stat/counts.hpp"
 
 namespace vmm::tool {
@@ -11,8 +12,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t max_text_length = std::size_t{1} << 20;
-constexpr std::size_t max_document_events = 1024, max_words = 65536;
+constexpr std::size_t max_text_length = max_document_bytes;
+constexpr std::size_t max_document_events = 1024, max_words = 65536, max_functions = 1U << 20U, max_files = 1U << 17U;
 
 /// Reads members; remembers the first one that is missing or of the wrong type.
 class Reader {
@@ -33,8 +34,9 @@ class Reader {
     if (!value->is_string()) return refuse(key, "is not a text");
     target = value->get<std::string>();
   }
-  const Json* array(const char* key, std::size_t max) {
-    const Json* const value = member(key, true);
+  const Json* array(const char* key, std::size_t max, bool required = true) {
+    const Json* const value = member(key, required);
+    if (value == nullptr && !required) return nullptr;
     if (value != nullptr && value->is_array() && value->size() <= max) return value;
     refuse(key, "is not a list, or too long");
     return nullptr;
@@ -70,6 +72,30 @@ std::string read_event(const Json& json, StatCount& count) {
   return reader.wrong();
 }
 
+std::string read_function(const Json& json, StatFunction& function) {
+  if (!json.is_object()) return "a function is not an object";
+  Reader reader{json};
+  reader.text("function", function.name);
+  reader.text("file", function.file);
+  const auto counts = json.find("counts");
+  if (counts == json.end() || !counts->is_object() || counts->size() > max_document_events)
+    return "a function has no \"counts\"";
+  for (const auto& [name, count] : counts->items()) {
+    if (!count.is_number_unsigned()) return "a count is not a whole number";
+    function.counts[name] = count.get<std::uint64_t>();
+  }
+  return reader.wrong();
+}
+
+std::string read_file(const Json& json, StatFile& file) {
+  if (!json.is_object()) return "a file is not an object";
+  Reader reader{json};
+  reader.text("path", file.path);
+  reader.number("bytes", file.bytes);
+  reader.text("checksum", file.checksum);
+  return reader.wrong();
+}
+
 /// What is wrong; empty: nothing.
 std::string read(const Json& json, StatDocument& document) {
   if (!json.is_object()) return "it is not an object";
@@ -100,6 +126,13 @@ std::string read(const Json& json, StatDocument& document) {
     for (const Json& event : *events)
       if (const std::string wrong = read_event(event, document.events.emplace_back()); !wrong.empty()) return wrong;
   }
+  if (const Json* const functions = reader.array("functions", max_functions, false))
+    for (const Json& function : *functions)
+      if (std::string wrong = read_function(function, document.functions.emplace_back()); !wrong.empty()) return wrong;
+  if (const Json* const files = reader.array("files", max_files, false))
+    for (const Json& file : *files)
+      if (std::string wrong = read_file(file, document.files.emplace_back()); !wrong.empty()) return wrong;
+  reader.number("lost_files", document.lost_files, false);
   return reader.wrong();
 }
 
@@ -143,14 +176,26 @@ std::string to_json(const StatDocument& document) {
       counts[count.name] = count.value ? Json(*count.value) : Json(not_counted);
     json["regions"].push_back({{"label", region.label}, {"times", region.times}, {"events", std::move(counts)}});
   }
+  for (const StatFunction& function : document.functions)
+    json["functions"].push_back({{"function", function.name}, {"file", function.file}, {"counts", function.counts}});
+  for (const StatFile& file : document.files)
+    json["files"].push_back({{"path", file.path}, {"bytes", file.bytes}, {"checksum", file.checksum}});
+  if (document.lost_files != 0) json["lost_files"] = document.lost_files;
   // A command's words may have any bytes: those that are not UTF-8 become U+FFFD.
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + '\n';
+}
+
+Result<StatDocument> read_measurement(const std::string& path) {
+  VMM_ASSIGN(const auto bytes,
+             read_whole_file(path, {.what = "the measurement", .advice = "give a result of `vpmu stat --json`"},
+                             max_document_bytes));
+  return read_stat_document({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
 }
 
 Result<StatDocument> read_stat_document(std::string_view text, const std::string& path) try {
   const auto refuse = [&path](const std::string& why) {
     return usage_error(printable(path) + " is not a result of `vpmu stat --json`: " + printable(why),
-                       "give one with --compare");
+                       "give one that it has written");
   };
   if (text.size() > max_text_length) return refuse("it is too long");
   // Our own documents have three levels.
@@ -163,7 +208,7 @@ Result<StatDocument> read_stat_document(std::string_view text, const std::string
   return document;
 } catch (const std::exception& error) {
   return usage_error(printable(path) + " cannot be read: " + printable(error.what()),
-                     "give a result of --json with --compare");
+                     "give a result of `vpmu stat --json`");
 }
 
 }  // namespace vmm::tool

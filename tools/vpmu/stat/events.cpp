@@ -85,11 +85,11 @@ StatEvent choose(std::string_view whole, const vpmu::GenerationDesc& generation,
   const auto [name, modifier] = split_modifier(whole);
   StatEvent event{.name = std::string{whole}, .perf = std::string{whole}, .quality = "unknown", .beside = {}};
   event.has_own_counter = name == "instructions" && modifier == "u";
-  const auto is = [&event, &generation, &deliver, modifier = modifier](const vpmu::EventDesc& row) {
+  const auto is = [&event, &generation, &deliver, level = modifier](const vpmu::EventDesc& row) {
     event.quality = quality_of(&row, generation, deliver);
-    if (const auto counted = task_event(row, modifier)) event.beside = *counted;
+    if (const auto counted = task_event(row, level)) event.beside = *counted;
   };
-  if (const auto found = std::ranges::find(software, name, &Software::name); found != software.end()) {
+  if (const auto* const found = std::ranges::find(software, name, &Software::name); found != software.end()) {
     event.quality = "counted by the guest's kernel";
     // The guest's kernel has no levels for them either.
     event.beside = found->beside;

@@ -37,6 +37,7 @@
 #include "stat/metrics.hpp"
 #include "stat/passes.hpp"
 #include "stat/progress.hpp"
+#include "stat/recorded_run.hpp"
 
 namespace vmm::tool {
 namespace {
@@ -49,7 +50,7 @@ constexpr std::uint64_t max_file_bytes = std::uint64_t{1} << 20U;
 
 struct StatArguments : ExecArguments {
   std::vector<std::string> lists, metrics, limits, variables;
-  std::string json, base, report, output;
+  std::string json, record, base, report, output;
   std::optional<std::string> separator;
   unsigned runs{1};
   bool topdown{}, detailed{}, json_lines{}, quiet{};
@@ -188,6 +189,23 @@ bool counts_beside(const GuestPerfRun& run, std::span<const StatEvent> events) {
          });
 }
 
+/// What is known of the run besides its counts.
+Result<void> describe_recorded(const StatArguments& arguments, const std::vector<StatEvent>& events,
+                               const TaskTotals& totals, StatDocument& document, Progress& progress) {
+  std::error_code error;
+  const FileRoot root{.root = arguments.root, .directory = std::filesystem::current_path(error).string()};
+  progress.begin("the functions are looked for");
+  document.files = given_files(totals.files, root);
+  document.lost_files = totals.files.lost;
+  std::string kallsyms;
+  if (std::ranges::any_of(totals.code, [](const TaskCode& code) { return code.place.is_kernels(); })) {
+    VMM_ASSIGN(kallsyms,
+               read_kernel_symbols(arguments, {.interval = std::chrono::seconds{1}, .act = [&] { progress.tick(); }}));
+  }
+  document.functions = functions_of(totals, events, document.files, kallsyms);
+  return {};
+}
+
 /// Counts all events in one run.
 Result<int> run_beside(const StatArguments& arguments, const std::vector<StatEvent>& events, const MachineModel& model,
                        StatDocument& document) {
@@ -197,7 +215,8 @@ Result<int> run_beside(const StatArguments& arguments, const std::vector<StatEve
   Progress progress{arguments.name, arguments.quiet ? Progress::Voice::quiet : Progress::Voice::aloud};
   progress.begin("the command runs in a guest");
   VMM_ASSIGN(const CountedRun run,
-             run_counted(arguments, selected, {.interval = std::chrono::seconds{1}, .act = [&] { progress.tick(); }}));
+             run_counted(arguments, selected, arguments.record.empty() ? Recording::no : Recording::yes,
+                         {.interval = std::chrono::seconds{1}, .act = [&] { progress.tick(); }}));
   if (run.totals) {
     document.events = counts_of(*run.totals, events, nominal_tsc_khz(model));
     document.regions = regions_of(*run.totals, events);
@@ -205,6 +224,7 @@ Result<int> run_beside(const StatArguments& arguments, const std::vector<StatEve
       return host_error(fmt::format("the command has begun {} regions too many", run.totals->lost_regions), 0,
                         fmt::format("use at most {} labels, and {} regions in each other", TaskCounts::max_regions,
                                     TaskCounts::max_depth));
+    if (!arguments.record.empty()) VMM_TRY(describe_recorded(arguments, events, *run.totals, document, progress));
   }
   return run.code;
 }
@@ -288,16 +308,19 @@ Result<int> stat(StatArguments arguments) {
   StatDocument document = describe_run(arguments, run);
   document.counter = counts_beside(run, choice.events) ? "vmm" : "perf";
   if (document.counter == "perf") VMM_TRY(check_for_perf(arguments.root));
+  if (document.counter == "perf" && !arguments.record.empty())
+    return usage_error("--record needs counts of the VMM: perf in the guest counts here",
+                       "leave out the events that only the guest's kernel has, and use --accel soft --source exact");
   VMM_TRY(check_limits(limits, choice.events));
   std::optional<StatDocument> base;
   if (!arguments.base.empty()) {
-    VMM_ASSIGN(const std::string text,
-               read_text(arguments.base, {.what = "the base", .advice = "give a result of --json with --compare"}));
-    VMM_ASSIGN(base, read_stat_document(text, arguments.base));
+    VMM_ASSIGN(base, read_measurement(arguments.base));
     VMM_TRY(check_comparable(*base, document));
   }
   VMM_ASSIGN(auto file,
              open_output(arguments.json, {.what = "the result", .advice = "give a writable path with --json"}));
+  VMM_ASSIGN(auto record,
+             open_output(arguments.record, {.what = "the record", .advice = "give a writable path with --record"}));
   VMM_ASSIGN(auto output,
              open_output(arguments.output, {.what = "the output", .advice = "give a writable path with -o"}));
   VMM_ASSIGN(auto report,
@@ -314,6 +337,7 @@ Result<int> stat(StatArguments arguments) {
   document.metrics = compute_metrics(choice.metrics, document);
   VMM_TRY(output ? output->replace(text_of(arguments, document)) : write_error(text_of(arguments, document)));
   if (file) VMM_TRY(file->replace(to_json(document)));
+  if (record) VMM_TRY(record->replace(to_json(document)));
   if (prints) VMM_TRY(write_out(to_json(document)));
   if (!base) return code;
   const StatComparison comparison = compare(*base, document, limits);
@@ -357,6 +381,10 @@ void add_stat(Command& app, int& exit_code) {
   stat.add_option("--json", arguments->json,
                   "write the counts to this file as JSON; -: to standard output, and what the command writes there to "
                   "standard error")
+      .takes_file();
+  stat.add_option("--record", arguments->record,
+                  "the same, and which functions have counted what, and the files that the command has read, for "
+                  "`vpmu compare`")
       .takes_file();
   const Argument compare =
       stat.add_option("--compare", arguments->base, "a file of --json: fail if a count has risen above its limit")

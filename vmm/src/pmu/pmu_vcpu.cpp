@@ -76,7 +76,12 @@ Result<std::unique_ptr<PmuVcpu>> PmuVcpu::create(const PmuVcpuConfig& config, Vc
   self->uncounted_ =
       UncountedEvents{self->source_->traits().name, config.source_options, vpmu::describe(config.pmu.generation)};
   if (config.tasks != nullptr)
-    self->tasks_ = std::make_unique<TaskCounter>(*config.tasks, config.cpu, config.pmu, self->env_);
+    self->tasks_ = std::make_unique<TaskCounter>(
+        *config.tasks, config.cpu, config.pmu, self->env_,
+        TaskMemory{
+            .word = [view = &self->view_](vpmu::GuestPhysical at) { return view->word_at(at); },
+            .program = [view = &self->view_](vpmu::GuestLinear at,
+                                             std::span<std::byte> out) { return !view->read_as_program(at, out); }});
   return self;
 }
 
@@ -156,7 +161,7 @@ Result<void> PmuVcpu::prepare() {
   if (pmu_.needs_replan()) pmu_.settle({}, env_);  // a write may have ended the wait of a PMI (rule Q5a)
   const bool caches = caches_wanted();
   if (tasks_ != nullptr && tasks_->is_marked()) {
-    if (!source_->count_beside(tasks_->take_mark()))
+    if (!source_->count_beside(tasks_->take_mark(), tasks_->where()))
       return host_error(fmt::format("the source {} counts nothing beside the guest's PMU", source_->traits().name));
     plan_.stale = true;
   }
@@ -297,7 +302,10 @@ Result<bool> PmuVcpu::handle(const Exit& exit, const WrittenMsr& written) {
 // use ends when the guest restarts its counters with none left to count or read.
 Result<void> PmuVcpu::follow_use(const MsrWrite& write) {
   const vpmu::MsrIndex index{write.index};
-  if (const auto counter = vpmu::counter_at(index); counter && write.value != 0) unread_.add(*counter);
+  if (const auto counter = vpmu::counter_at(index)) {
+    uncounted_.was_written(*counter);
+    if (write.value != 0) unread_.add(*counter);
+  }
   const vpmu::CounterSet deselected = std::exchange(selected_, pmu_.selected()) - pmu_.selected();
   unread_ = unread_ | pmu_.enabled() | deselected;
   const bool in_use = !(unread_ | selected_).empty();

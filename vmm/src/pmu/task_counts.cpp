@@ -44,8 +44,15 @@ void TaskCounts::mark(unsigned cpu) {
     collects_ = true;
     collected_.assign(events_.size(), 0);
     totals_ = {.events = std::vector<std::uint64_t>(events_.size())};
+    code_.clear();
   }
   if (kick_) kick_();
+}
+
+TaskTotals TaskCounts::totals() const {
+  TaskTotals totals = totals_;
+  for (const auto& [place, events] : code_) totals.code.push_back({.place = place, .events = events});
+  return totals;
 }
 
 std::optional<std::size_t> TaskCounts::region(const std::string& label) {
@@ -104,14 +111,32 @@ void TaskCounts::request(const ClientRequest& request, Task& task) {
   }
 }
 
-TaskCounter::TaskCounter(TaskCounts& all, unsigned cpu, const vpmu::PmuConfig& pmu, vpmu::GuestEnv& env)
+TaskCounter::TaskCounter(TaskCounts& all, unsigned cpu, const vpmu::PmuConfig& pmu, vpmu::GuestEnv& env,
+                         const TaskMemory& memory)
     : all_{&all}, cpu_{cpu}, config_{pmu}, env_{&env} {
   config_.smt = false;
   config_.trace = nullptr;
   for (const TaskEvent& event : all.events()) place(event);
+  if (!all.records_) return;
+  std::vector<CodeEvent> events;
+  for (const Place& place : places_) events.push_back({.plan = place.pmu, .counter = *vpmu::rdpmc_counter(place.ecx)});
+  where_ = std::make_unique<CodeCounts>(std::move(events), memory.word);
+  files_.emplace(memory.program);
 }
 
-TaskCounter::~TaskCounter() { end(); }
+TaskCounter::~TaskCounter() {
+  end();
+  if (!where_) return;
+  const std::scoped_lock lock{all_->mutex_};
+  where_->visit([this](const CodePlace& place, std::span<const std::uint64_t> counts) {
+    auto& sums = all_->code_.try_emplace(place, counts.size()).first->second;
+    for (std::size_t i = 0; i < counts.size(); ++i) sums[i] += counts[i];
+  });
+  all_->totals_.has_places.resize(places_.size());
+  for (std::size_t i = 0; i < places_.size(); ++i)
+    if (where_->tells(i)) all_->totals_.has_places[i] = true;
+  all_->totals_.files.merge(files_->names());
+}
 
 /// Gives it a counter, and a PMU whose other registers suit it.
 void TaskCounter::place(const TaskEvent& event) {
@@ -163,6 +188,8 @@ std::vector<vpmu::CountPlan> TaskCounter::take_mark() {
     seen_marks_ = all_->marks_;
     awaits_call_ = all_->marked_cpu_ == cpu_;
     counts_ = false;
+    if (where_) where_->collect(false);
+    if (where_) where_->clear();
   }
   std::vector<vpmu::CountPlan> plans;
   for (const vpmu::Pmu& pmu : pmus_) plans.push_back(pmu.plan());
@@ -175,8 +202,10 @@ void TaskCounter::settle(std::span<const vpmu::CountDeltas> deltas) {
 
 void TaskCounter::retire(const vpmu::Retirement& retired) {
   for (vpmu::Pmu& pmu : pmus_) pmu.retire(retired, *env_);
+  if (retired.cpl == 0 || retired.branch.kind != vpmu::BranchKind::far) return;
+  if (files_ && (counts_ || awaits_call_) && retired.registers != nullptr) files_->called(*retired.registers);
   // The system call itself is the last instruction of whoever starts the command.
-  if (!awaits_call_ || retired.cpl == 0 || retired.branch.kind != vpmu::BranchKind::far) return;
+  if (!awaits_call_) return;
   awaits_call_ = false;
   task_ = TaskCounts::unknown;
   begin();
@@ -190,12 +219,14 @@ std::vector<std::uint64_t> TaskCounter::values() const {
 
 void TaskCounter::begin() {
   counts_ = true;
+  if (where_) where_->collect(true);
   before_ = values();
   began_ = env_->tsc();
 }
 
 void TaskCounter::end() {
   if (!std::exchange(counts_, false)) return;
+  if (where_) where_->collect(false);
   std::vector<std::uint64_t> counted = values();
   for (std::size_t i = 0; i < counted.size(); ++i)
     counted[i] = (counted[i] - before_[i]) & vpmu::low_bits(vpmu::describe(config_.generation).counter_width);
@@ -230,6 +261,7 @@ void TaskCounter::switched(const StackSwitch& to) {
   if (seen_marks_ == 0 || awaits_call_) return;
   const bool counted = counts_;
   end();
+  if (files_) files_->switched();
   const bool is_new = is_of_new_task(to.stack);
   const bool is_own = is_new && is_made_by_program(to.stack);
   {

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -9,6 +10,8 @@
 #include <vector>
 
 #include "pmu/client_requests.hpp"
+#include "pmu/named_files.hpp"
+#include "sources/code_counts.hpp"
 #include "sources/source.hpp"
 #include "vpmu/pmu.hpp"
 
@@ -30,10 +33,19 @@ struct TaskRegion {
   std::vector<std::uint64_t> events;  ///< By TaskEvent; of all times.
 };
 
+/// What was counted where.
+struct TaskCode {
+  CodePlace place;
+  std::vector<std::uint64_t> events;  ///< By TaskEvent.
+};
+
 /// What the tasks have done.
 struct TaskTotals {
   std::vector<std::uint64_t> events;  ///< By TaskEvent.
   std::vector<TaskRegion> regions{};  ///< In the order in which they were first there; at most TaskCounts::max_regions.
+  std::vector<TaskCode> code{};       ///< By place; empty unless TaskCounts::record().
+  std::vector<bool> has_places{};     ///< By TaskEvent: `code` has all of that event. The same.
+  FileNames files{};                  ///< That they have opened or executed, or tried to. The same.
   std::uint64_t switches{};           ///< From one of the tasks to another task of the guest.
   std::uint64_t migrations{};         ///< One of them went on on another CPU.
   std::uint64_t ticks{};              ///< Of the TSC, while one of them had a CPU; sums over CPUs.
@@ -60,15 +72,19 @@ class TaskCounts {
   [[nodiscard]] const std::vector<TaskEvent>& events() const { return events_; }
   /// `kick` makes each vCPU leave the guest soon, after a mark.
   void kick_by(std::function<void()> kick) { kick_ = std::move(kick); }
+  /// The totals shall say, too, which code has counted what, and which files the tasks have opened. Before there are
+  /// vCPUs.
+  void record() { records_ = true; }
   /// The guest has executed the mark on this vCPU. On its thread.
   void mark(unsigned cpu);
   /// Once no vCPU runs any more.
-  [[nodiscard]] const TaskTotals& totals() const { return totals_; }
+  [[nodiscard]] TaskTotals totals() const;
 
  private:
   friend class TaskCounter;
   std::vector<TaskEvent> events_;
   std::function<void()> kick_;
+  bool records_{};
   mutable std::mutex mutex_;
   std::uint64_t marks_{};  ///< So far. Under mutex_, as what follows.
   unsigned marked_cpu_{};  ///< The last one's.
@@ -89,13 +105,21 @@ class TaskCounts {
   TaskTotals totals_;
   bool collects_{true};                   ///< CALLGRIND_TOGGLE_COLLECT, and START and STOP.
   std::vector<std::uint64_t> collected_;  ///< Since the last dump or zero.
+  std::map<CodePlace, std::vector<std::uint64_t>> code_;
+};
+
+/// What a recorder must see of a guest's memory.
+struct TaskMemory {
+  CodeCounts::ReadWord word;  ///< Physical.
+  NamedFiles::Read program;
 };
 
 /// The part of one vCPU: as many PMUs of its generation as the events need. Used on the vCPU's thread.
 class TaskCounter {
  public:
   /// All must outlive it.
-  TaskCounter(TaskCounts& all, unsigned cpu, const vpmu::PmuConfig& pmu, vpmu::GuestEnv& env);
+  TaskCounter(TaskCounts& all, unsigned cpu, const vpmu::PmuConfig& pmu, vpmu::GuestEnv& env,
+              const TaskMemory& memory = {});
   ~TaskCounter();
   TaskCounter(const TaskCounter&) = delete;
   TaskCounter& operator=(const TaskCounter&) = delete;
@@ -106,6 +130,8 @@ class TaskCounter {
   [[nodiscard]] bool is_marked() const;
   /// The plans to be counted from now on.
   std::vector<vpmu::CountPlan> take_mark();
+  /// Where the source tells which code has counted; null: nobody wants to know.
+  [[nodiscard]] CodeCounts* where() { return where_.get(); }
   /// What the source has told since the last call.
   void settle(std::span<const vpmu::CountDeltas> deltas);
   void retire(const vpmu::Retirement& retired);
@@ -137,6 +163,8 @@ class TaskCounter {
   std::vector<std::uint64_t> before_;  ///< values() when it began.
   std::uint64_t began_{};              ///< The time then.
   std::uint64_t task_{};               ///< The address of the one that is counted.
+  std::unique_ptr<CodeCounts> where_;  ///< Null: nobody wants to know.
+  std::optional<NamedFiles> files_;    ///< The same.
 };
 
 }  // namespace vmm

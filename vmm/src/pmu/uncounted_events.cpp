@@ -63,6 +63,10 @@ void UncountedEvents::look_at(const vpmu::CountPlan& plan, const ReadMsr& read) 
   }
 }
 
+void UncountedEvents::was_written(vpmu::CounterId counter) {
+  if (counter.is_gp()) counted_.at(counter.number()).clear();
+}
+
 void UncountedEvents::was_read(vpmu::CounterId counter) {
   if (!counter.is_gp()) return;
   const std::string& name = counted_.at(counter.number());

@@ -25,7 +25,9 @@ class UncountedEvents {
   UncountedEvents(std::string_view source, const SourceOptions& options, const vpmu::GenerationDesc& generation);
   /// The guest counts this from now on.
   void look_at(const vpmu::CountPlan& plan, const ReadMsr& read);
-  /// The guest reads this counter, which has what it counted last.
+  /// The guest gives this counter a value.
+  void was_written(vpmu::CounterId counter);
+  /// The guest reads this counter, which has what it counted since.
   void was_read(vpmu::CounterId counter);
   /// Calls `visit("pmu.uncounted.NAME", n)` for each: the guest read it n times. NAME is the event's public name in
   /// small letters, else its code as `perf stat -e` takes it.

@@ -34,8 +34,9 @@ bool loads_stack_by_rsi(const Instruction& i) {
 
 }  // namespace
 
-bool ExactSource::count_beside(std::span<const vpmu::CountPlan> plans) {
+bool ExactSource::count_beside(std::span<const vpmu::CountPlan> plans, CodeCounts* where) {
   plans_beside_.assign(plans.begin(), plans.end());
+  where_ = where;
   vcpu_.tell();
   return true;
 }
@@ -52,7 +53,8 @@ Result<void> ExactSource::program(const vpmu::CountPlan& plan) {
   // model does not see its accesses, as it sees none that KVM runs.
   const bool counts = is_counted(plan) || !plans_beside_.empty();
   if (counts) {
-    vcpu_.observe(model);
+    if (where_ != nullptr) where_->begin(columns(), model, vcpu_.engine().observed());
+    vcpu_.observe(where_ != nullptr ? where_ : static_cast<vpmu::Observer*>(model));
     if (!is_counting() && !std::exchange(looks_as_saved_, false)) first_look_ = vcpu_.engine().observed();
   }
   if (plan.size != 0 || counts)
@@ -68,6 +70,29 @@ Result<void> ExactSource::program(const vpmu::CountPlan& plan) {
   vpmu::CountPlan stepped = plan;
   stepped.caches_wanted = stepped.caches_wanted || counts;  // so that it counts at all
   return steps_.program(stepped);
+}
+
+/// How the model counts the events of those whose places are wanted.
+std::vector<CodeCounts::Column> ExactSource::columns() {
+  std::vector<CodeCounts::Column> columns;
+  for (const CodeEvent& event : where_->events()) {
+    CodeCounts::Column& column = columns.emplace_back();
+    const auto active = plans_beside_[event.plan].active();
+    const auto entry = std::ranges::find(active, event.counter, &vpmu::PlanEntry::counter);
+    if (entry == active.end() || entry->per_cycle) continue;
+    column.user = entry->usr;
+    column.kernel = entry->os;
+    column.are_instructions = entry->counts == vpmu::Counts::instructions;
+    if (column.are_instructions)
+      column.total = [](std::uint64_t now) { return now; };
+    else if (!model_.is_made())
+      continue;
+    else if (entry->counts == vpmu::Counts::cycles)
+      column.total = [this](std::uint64_t now) { return model_->cycles(now); };
+    else if (vpmu::uarch::ProcessorModel::has(*entry))
+      column.total = [this, of = *entry](std::uint64_t /*now*/) { return model_->count(of); };
+  }
+  return columns;
 }
 
 Result<vpmu::CountDeltas> ExactSource::sync(VcpuBackend& backend) {
@@ -211,6 +236,7 @@ void ExactSource::pass(VcpuBackend& backend, std::uint64_t instructions) {
 Result<std::optional<RunEnd>> ExactSource::interpret(VcpuBackend& backend) {
   const bool resumes = x86::rflags::RF::test(vcpu_.regs().rflags);
   RunEnd end = run_engine();
+  if (where_ != nullptr) where_->ran(vcpu_.engine().observed());
   end.told = vcpu_.take_told();
   const std::uint64_t done = vcpu_.take_ticks();
   if (resumes && done != 0) {
@@ -373,7 +399,7 @@ Result<std::optional<RunEnd>> ExactSource::run_in_place(VcpuBackend& backend) {
   VMM_ASSIGN(RunInPlace ran, in_place_.run(backend, *instruction, vcpu_, time_));
   if (ran.outcome == SystemInPlace::Outcome::left) return std::optional<RunEnd>{};
   ++statistics_.in_place;
-  note(ran.end);
+  note_elsewhere(ran.end, vcpu_.engine().observed());
   if (ran.outcome == SystemInPlace::Outcome::exit) {
     turns_.on(Turns::Event::exit);
     return std::optional{ran.end};
@@ -420,7 +446,7 @@ Result<std::optional<RunEnd>> ExactSource::finish(VcpuBackend& backend) {
   if (vcpu_.shadow() != 0) VMM_TRY(end_shadow(backend));
   if (!answered.retired) return std::optional<RunEnd>{};
   RunEnd end{.retired = answered.retired};
-  note(end);
+  note_elsewhere(end, vcpu_.engine().observed());
   return std::optional{end};
 }
 
@@ -444,7 +470,7 @@ Result<RunEnd> ExactSource::hand_over(VcpuBackend& backend, std::optional<std::c
     }
   }
   if (!beside_.empty() && end.retired) VMM_TRY(tell(backend, before, end));
-  note(end);
+  note_elsewhere(end);
   return end;
 }
 
@@ -471,6 +497,12 @@ void ExactSource::note(RunEnd& end) {
   if (!end.retired) return;
   end.retired->what.has_pipeline = model_.keeps_time();
   each_progress([&](PlanProgress& p) { p.observe(end.retired->what); });
+}
+
+/// Of an instruction that the engine has not run. `now`: the cycles that it took are known.
+void ExactSource::note_elsewhere(RunEnd& end, std::optional<std::uint64_t> now) {
+  note(end);
+  if (end.retired && where_ != nullptr) where_->ran_elsewhere(end.retired->what.ip.value(), now);
 }
 
 // An engine that continues from the image knows only the current page tables, so the engine forgets now what the TLBs

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sources/code_counts.hpp"
 #include "sources/engine_vcpu.hpp"
 #include "sources/guest_breakpoints.hpp"
 #include "sources/guest_code.hpp"
@@ -77,7 +78,7 @@ class ExactSource final : public CountSource {
   [[nodiscard]] const SourceTraits& traits() const override { return description; }
 
   Result<void> program(const vpmu::CountPlan& plan) override;
-  bool count_beside(std::span<const vpmu::CountPlan> plans) override;
+  bool count_beside(std::span<const vpmu::CountPlan> plans, CodeCounts* where) override;
   std::span<const vpmu::CountDeltas> sync_beside() override;
   Result<RunEnd> run(VcpuBackend& backend, std::optional<std::chrono::nanoseconds> at_most) override;
   /// The events of whole blocks; instructions that ran one at a time were reported as retirements.
@@ -151,6 +152,8 @@ class ExactSource final : public CountSource {
   void note_left();
 
   void note(RunEnd& end);
+  void note_elsewhere(RunEnd& end, std::optional<std::uint64_t> now = {});
+  [[nodiscard]] std::vector<CodeCounts::Column> columns();
 
   EngineVcpu vcpu_;
   GuestCode code_;
@@ -168,6 +171,7 @@ class ExactSource final : public CountSource {
   std::vector<vpmu::CountPlan> plans_beside_;
   std::vector<PlanProgress> beside_;  ///< Of these.
   std::vector<vpmu::CountDeltas> deltas_beside_;
+  CodeCounts* where_{};  ///< Null: nobody wants to know which code has counted those.
   StorableBranches storable_;
   vpmu::exec::Stop stopped_{};      ///< Why the engine's last run ended.
   bool fuses_compares_alone_;       ///< Other instructions do from Sandy Bridge on.

@@ -15,6 +15,8 @@
 
 namespace vmm {
 
+class CodeCounts;
+
 /// What a counting source promises.
 struct SourceTraits {
   std::string_view name;
@@ -71,9 +73,9 @@ class CountSource {
   /// What to count from now on. sync() must have taken the counts up to now.
   virtual Result<void> program(const vpmu::CountPlan& plan) = 0;
   /// From the next program() on, these plans are counted as well as that one: for somebody beside the guest's PMU, to
-  /// whom no overflow matters. A source that does not return false tells each StackSwitch and
-  /// RbxExchange, too.
-  virtual bool count_beside(std::span<const vpmu::CountPlan> /*plans*/) { return false; }
+  /// whom no overflow matters. `where`, which must outlive the source if it is not null, is told by which code. A
+  /// source that does not return false tells each StackSwitch and RbxExchange, too.
+  virtual bool count_beside(std::span<const vpmu::CountPlan> /*plans*/, CodeCounts* /*where*/) { return false; }
   /// As sync(), whose part this is: the events of each of these plans since the last call. Valid until the next one.
   virtual std::span<const vpmu::CountDeltas> sync_beside() { return {}; }
   /// Runs the guest until an exit, or until a counter whose overflow the plan wants is due; never much later. With

@@ -84,6 +84,11 @@ vpmu::AccessResult GuestView::read_current(vpmu::GuestLinear at, std::span<std::
   });
 }
 
+vpmu::AccessResult GuestView::read_as_program(vpmu::GuestLinear at, std::span<std::byte> out) {
+  const auto n = implicit();
+  return n ? memory_->read(n->paging, at, out, vpmu::PagingPrivilege::user) : unreachable(at);
+}
+
 vpmu::AccessResult GuestView::write_current(vpmu::GuestLinear at, std::span<const std::byte> in) {
   const auto n = now();
   if (!n) return unreachable(at);

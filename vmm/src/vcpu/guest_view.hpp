@@ -33,6 +33,8 @@ class GuestView {
   /// The same, as loads and stores of the vCPU at its current privilege level. Where there is no RAM, the back end may
   /// know what is there.
   vpmu::AccessResult read_current(vpmu::GuestLinear at, std::span<std::byte> out);
+  /// The same, as a program would, whatever runs now.
+  vpmu::AccessResult read_as_program(vpmu::GuestLinear at, std::span<std::byte> out);
   vpmu::AccessResult write_current(vpmu::GuestLinear at, std::span<const std::byte> in);
   vpmu::AccessResult probe_current(vpmu::GuestLinear at, std::uint64_t size, vpmu::AccessKind kind);
   /// Instruction bytes at `at` as code at `cpl` would fetch them: up to the first fault, at most `out.size()`. No side

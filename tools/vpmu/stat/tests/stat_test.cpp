@@ -414,14 +414,96 @@ TEST(StatComparison, IsATableForPeopleAndADocumentForPrograms) {
   const auto done =
       compare(document({count("a|b", 100), count("old", 1)}), document({count("a|b", 111)}), *read_limits({"10"}));
   EXPECT_EQ(to_markdown(done),
+            "- The base has other events. What perf itself does for them is in the kernel's counts, too.\n\n"
             "| event | base | now | change |\n|---|---:|---:|---|\n"
-            "| a\\|b | 100 | 111 | **+11 (+11 %), over the limit of 10 %** |\n| old | 1 |  | missing |\n\n"
-            "The base has other events. What perf itself does for them is in the kernel's counts, too.\n");
+            "| a\\|b | 100 | 111 | **+11 (+11 %), over the limit of 10 %** |\n| old | 1 |  | missing |\n");
   const auto json = nlohmann::json::parse(to_json(done));
   EXPECT_TRUE(json.at("rose"));
   EXPECT_EQ(json.at("events").at(0).at("now"), 111);
   EXPECT_EQ(json.at("events").at(0).at("over_limit_percent"), 10);
   EXPECT_TRUE(json.at("events").at(1).at("now").is_null());
+}
+
+StatDocument recorded(std::vector<StatFunction> functions, std::vector<StatFile> files = {}) {
+  StatDocument of = document({count("a", 100), count("b", 7)});
+  of.functions = std::move(functions);
+  of.files = std::move(files);
+  return of;
+}
+
+TEST(StatComparison, SaysWhichFunctionsHaveChanged) {
+  const StatDocument base = recorded({{"same", "/1/prog", {{"a", 50}}},
+                                      {"f<int>", "/1/prog", {{"a", 10}, {"b", 3}}},
+                                      {"gone", "/lib/l.so", {{"a", 9}}}});
+  const StatDocument now = recorded({{"same", "/2/prog", {{"a", 50}}},
+                                     {"f<int>", "/2/prog", {{"a", 15}, {"b", 4}}},
+                                     {"come", "[kernel]", {{"a", 1}}}});
+  const auto done = compare(base, now, {});
+  ASSERT_EQ(done.functions.size(), 4U);
+  const auto is = [&done](std::size_t n, const char* event, const char* function, std::uint64_t old,
+                          std::uint64_t fresh) {
+    const ComparedFunction& f = done.functions[n];
+    EXPECT_EQ(std::tuple(f.event, f.function, f.base, f.now), std::tuple(event, function, old, fresh)) << n;
+  };
+  is(0, "a", "gone", 9, 0);
+  is(1, "a", "f<int>", 10, 15);
+  is(2, "a", "come", 0, 1);
+  is(3, "b", "f<int>", 3, 4);
+  EXPECT_NE(to_text(done).find("+5 (+50 %)                    f<int>  /2/prog\n"), std::string::npos) << to_text(done);
+  EXPECT_NE(to_markdown(done).find("| f\\<int\\> (/2/prog) | 10 | 15 | +5 (+50 %) |"), std::string::npos)
+      << to_markdown(done);
+  EXPECT_EQ(nlohmann::json::parse(to_json(done)).at("functions").at(1).at("now"), 15);
+  EXPECT_TRUE(compare(base, recorded({}), {}).functions.empty()) << "one of them has none";
+}
+
+TEST(StatComparison, OfManyFunctionsTheTextsHaveTheFirst) {
+  std::vector<StatFunction> before, after;
+  for (std::size_t i = 0; i < most_functions + 3; ++i) {
+    before.push_back({fmt::format("f{:02}", i), "prog", {{"a", 10}}});
+    after.push_back({fmt::format("f{:02}", i), "prog", {{"a", 50 - i}}});
+  }
+  const std::string text = to_text(compare(recorded(before), recorded(after), {}));
+  EXPECT_NE(text.find("f11"), std::string::npos) << text;
+  EXPECT_EQ(text.find("f12"), std::string::npos) << text;
+  EXPECT_NE(text.find("30                111  +81 (+270 %)                  3 more\n"), std::string::npos) << text;
+}
+
+TEST(StatComparison, SaysFirstWhichFilesDiffer) {
+  const auto with = [](std::vector<StatFile> files) { return recorded({}, std::move(files)); };
+  const StatFile same{"/lib/a", 5, "1"};
+  const auto notes = compare(with({same, {"/lib/b", 6, "2"}, {"/old", 1, "3"}}),
+                             with({same, {"/lib/b", 7, "4"}, {"/new", 1, "5"}}), {})
+                         .notes;
+  EXPECT_EQ(notes,
+            (std::vector<std::string>{"/lib/b is another file than in the base: 7 bytes, checksum 4, not 6 and 2.",
+                                      "/new was not opened in the base.", "/old was opened in the base only."}));
+  EXPECT_TRUE(compare(with({same}), with({same}), {}).notes.empty());
+}
+
+// Two builds of a program, or two kernels, are compared on purpose.
+TEST(StatComparison, CircumstancesAreNotesWhereTheyMayDiffer) {
+  StatDocument base = document({}), now = document({});
+  EXPECT_TRUE(other_circumstances(base, now).empty());
+  now.kernel = "6.2";
+  now.command = {"./other"};
+  EXPECT_TRUE(check_same_machine(base, now).has_value());
+  EXPECT_FALSE(check_comparable(base, now).has_value());
+  EXPECT_EQ(other_circumstances(base, now).size(), 2U);
+}
+
+TEST(StatDocument, RecordedFunctionsComeBack) {
+  StatDocument written = recorded({{"f", "/bin/p", {{"a", 1}}}, {"g", "[kernel]", {}}}, {{"/bin/p", 9, "ab"}});
+  written.lost_files = 2;
+  const auto read = read_stat_document(to_json(written), "x");
+  ASSERT_TRUE(read.has_value()) << describe(read.error());
+  EXPECT_EQ(*read, written);
+  for (const char* wrong : {R"("functions": [{"function": "f", "file": "p"}])", R"("functions": [1])",
+                            R"("functions": [{"function": "f", "file": "p", "counts": {"a": -1}}])",
+                            R"("files": [{"path": "p", "bytes": "9", "checksum": ""}])"}) {
+    std::string text = to_json(document({}));
+    text.insert(1, std::string{wrong} + ",");
+    EXPECT_FALSE(read_stat_document(text, "x").has_value()) << wrong;
+  }
 }
 
 TEST(StatComparison, SaysThatTheEnvironmentWasAnother) {
