@@ -15,6 +15,7 @@
 #include "files/output_file.hpp"
 #include "files/work_directory.hpp"
 #include "model/model.hpp"
+#include "profile/branch_profile.hpp"
 #include "profile/host_tool.hpp"
 #include "profile/report.hpp"
 #include "profile/samples.hpp"
@@ -36,9 +37,11 @@ constexpr const char* report_name = "report.html";
 /// perf's own. Of three events it is a sample for some 200,000 cycles, of which perf's work is one percent.
 constexpr unsigned usual_frequency = 4000;
 constexpr std::uint64_t max_period = 1ULL << 31U;
+/// Taken branches for a branch stack, which tells of 16 or 32 of them.
+constexpr std::uint64_t usual_branches = 10007;
 
 struct ProfileArguments : ExecArguments {
-  std::string output, call_graph{"fp"};
+  std::string output, call_graph{"fp"}, branches;
   std::vector<std::string> variables;
   std::uint64_t period{};
   unsigned frequency{usual_frequency};
@@ -62,11 +65,24 @@ Result<void> check(const ProfileArguments& arguments) {
   return {};
 }
 
+/// What the guest's perf is told to record.
+std::vector<std::string> recording_options(const ProfileArguments& arguments, const RecordingPlan& plan,
+                                           const SampleRate& rate) {
+  // The kernel reports build IDs with each mapping.
+  std::vector<std::string> all{"--buildid-mmap",
+                               "--call-graph",
+                               arguments.call_graph,
+                               "--data",
+                               "--weight",
+                               "--freq",
+                               fmt::format("{}", rate.frequency)};
+  for (const RecordedEvent& event : plan.events) all.insert(all.end(), {"-e", event.perf});
+  return all;
+}
+
 /// Runs perf in the guest, which runs the command. Saves the symbols first: the command may end the machine.
-std::vector<std::string> perf_command(const ProfileArguments& arguments, const RecordingPlan& plan,
-                                      const SampleRate& rate) {
-  // perf need not collect the build IDs of sampled files, nor copy the files: that takes longer than many a
-  // command. The kernel reports build IDs with each mapping.
+std::vector<std::string> perf_command(const ProfileArguments& arguments, const std::vector<std::string>& options) {
+  // perf need not collect the build IDs of sampled files, nor copy the files: that takes longer than many a command.
   std::vector<std::string> all{"sh",
                                "-c",
                                fmt::format(R"(cat /proc/kallsyms >"$0/{}"; exec "$@")", symbols_name),
@@ -76,27 +92,22 @@ std::vector<std::string> perf_command(const ProfileArguments& arguments, const R
                                "--quiet",
                                "--no-buildid",
                                "--no-buildid-cache",
-                               "--buildid-mmap",
-                               "--call-graph",
-                               arguments.call_graph,
-                               "--data",
-                               "--weight",
-                               "--freq",
-                               fmt::format("{}", rate.frequency),
                                "--output",
                                fmt::format("{}/{}", guest_profile_directory, data_name)};
-  for (const RecordedEvent& event : plan.events) all.insert(all.end(), {"-e", event.perf});
+  all.insert(all.end(), options.begin(), options.end());
   all.emplace_back("--");
   all.insert(all.end(), arguments.command.begin(), arguments.command.end());
   return all;
 }
 
 /// Runs the command in a guest, where perf writes to `directory`.
-Result<int> record(const ProfileArguments& arguments, const RecordingPlan& plan, const SampleRate& rate,
+Result<int> record(const ProfileArguments& arguments, const std::vector<std::string>& options,
                    const std::string& directory, Progress& progress) {
   ProfileArguments run = arguments;
   run.elsewhere.push_back({.host = directory, .guest = guest_profile_directory});
-  run.command = perf_command(arguments, plan, rate);
+  run.command = perf_command(arguments, options);
+  // A compiler's profile of the kernel has the addresses that its image is linked for.
+  if (arguments.branches == "kernel") run.append = "nokaslr " + run.append;
   // Otherwise Linux drops samples: when there are more than 100000 per second of guest time, or when the engine takes
   // long for one. Messages on the console would be in the profile; loglevel=0 still shows those of a panic.
   run.append =
@@ -223,7 +234,8 @@ Result<int> profile(const ProfileArguments& arguments) {
   VMM_ASSIGN(auto file, OutputFile::open(report_path, {.what = "the report", .advice = "give another --output"}));
   VMM_ASSIGN(const WorkDirectory results, WorkDirectory::create(fs::absolute(arguments.output).string()));
   Progress progress{arguments.name, arguments.quiet ? Progress::Voice::quiet : Progress::Voice::aloud};
-  VMM_ASSIGN(const int code, record(arguments, report.plan, rate, results.path(), progress));
+  VMM_ASSIGN(const int code,
+             record(arguments, recording_options(arguments, report.plan, rate), results.path(), progress));
   if (code == exec_failed || code == exec_timed_out) return code;
   for (const char* const name : {symbols_name, data_name}) VMM_TRY(keep(results.path(), arguments.output, name));
   VMM_ASSIGN(const ProfileSummary summary, read_samples(arguments.output, report.notes, progress));
@@ -243,8 +255,39 @@ Result<int> profile(const ProfileArguments& arguments) {
   return code;
 }
 
+/// Records branch stacks, for compilers and linkers.
+Result<int> profile_branches(const ProfileArguments& arguments) {
+  VMM_TRY(check(arguments));
+  const MachineModel* const model = find_machine_model(arguments.machine.model);
+  if (model == nullptr) return usage_error("unknown model " + printable(arguments.machine.model), "see `vpmu models`");
+  VMM_ASSIGN(const GuestPerfRun guest, describe_guest(arguments));
+  const BranchesOf of = arguments.branches == "kernel" ? BranchesOf::kernel : BranchesOf::user;
+  VMM_ASSIGN(const auto options, branch_options(vpmu::describe(model->generation), guest.source, of,
+                                                arguments.period != 0 ? arguments.period : usual_branches));
+  VMM_ASSIGN(const WorkDirectory results, WorkDirectory::create(fs::absolute(arguments.output).string()));
+  Progress progress{arguments.name, arguments.quiet ? Progress::Voice::quiet : Progress::Voice::aloud};
+  VMM_ASSIGN(const int code, record(arguments, options, results.path(), progress));
+  if (code == exec_failed || code == exec_timed_out) return code;
+  for (const char* const name : {symbols_name, data_name}) VMM_TRY(keep(results.path(), arguments.output, name));
+  const std::string data = fmt::format("{}/{}", arguments.output, data_name);
+  VMM_TRY(make_readable(data));
+  std::vector<std::string> notes;
+  std::vector<MadeProfile> made;
+  if (of == BranchesOf::user) {
+    progress.begin("the branches are read");
+    made = make_profiles(arguments.output, arguments.command.front(), notes);
+  }
+  if (arguments.quiet) return code;
+  std::fprintf(stderr, "%s: the branch stacks are in %s\n", arguments.name, data.c_str());
+  for (const MadeProfile& one : made)
+    std::fprintf(stderr, "%s: %s is made by: %s\n", arguments.name, printable(one.path).c_str(),
+                 printable(one.command).c_str());
+  for (const std::string& note : notes) std::fprintf(stderr, "%s: %s\n", arguments.name, note.c_str());
+  return code;
+}
+
 int profile_and_explain(const ProfileArguments& arguments) {
-  const auto code = profile(arguments);
+  const auto code = arguments.branches.empty() ? profile(arguments) : profile_branches(arguments);
   if (code) return *code;
   std::fprintf(stderr, "%s: %s\n", arguments.name, describe(code.error()).c_str());
   return exec_failed;
@@ -270,6 +313,12 @@ void add_profile(Command& app, int& exit_code) {
       .shows_default()
       .within(1U, 100000U)
       .excludes(period);
+  profile
+      .add_option("--branches", arguments->branches,
+                  "record branch stacks of user or kernel instead, for compilers and linkers: one for so many taken "
+                  "branches as --period says (10007). Makes no report, but perf.data, and of it NAME.fdata (BOLT) "
+                  "and NAME.prof (clang), if perf2bolt and llvm-profgen are installed")
+      .one_of({"user", "kernel"});
   profile.add_option("--call-graph", arguments->call_graph, "how perf finds callers: fp, dwarf or lbr")
       .shows_default()
       .suggests({"fp", "dwarf", "lbr"});
@@ -288,6 +337,8 @@ void add_profile(Command& app, int& exit_code) {
                           {.code = "any other", .meaning = "the command's own"}});
   profile.add_example("vpmu profile --output DIR -- ./program",
                       "writes a page and perf.data: where a program's time goes, its loads, its mispredicted branches");
+  profile.add_example("vpmu profile --model haswell --branches user --output DIR -- ./program",
+                      "writes branch profiles from which BOLT and clang lay out the program's code");
   profile.when_given([arguments, &exit_code] { exit_code = profile_and_explain(*arguments); });
 }
 

@@ -137,8 +137,9 @@ void CodeNames::sort(std::vector<Function>& functions) {
   std::ranges::sort(functions, [](const Function& a, const Function& b) {
     return a.at != b.at ? a.at < b.at : is_better(a.name, b.name);
   });
-  const auto others = std::ranges::unique(functions, {}, &Function::at);
-  functions.erase(others.begin(), others.end());
+  functions.erase(std::unique(functions.begin(), functions.end(),
+                              [](const Function& a, const Function& b) { return a.at == b.at; }),
+                  functions.end());
 }
 
 void CodeNames::add_file(const std::string& path, std::span<const std::byte> bytes, std::span<const std::byte> debug) {
@@ -147,7 +148,7 @@ void CodeNames::add_file(const std::string& path, std::span<const std::byte> byt
   File file{.path = path};
   const auto take = [&file](const Elf& from, std::uint32_t type) {
     if (const auto table = from.section_of(type))
-      from.each_function(*table, [&file](std::uint64_t at, std::uint64_t size, std::string name) {
+      from.each_function(*table, [&file](std::uint64_t at, std::uint64_t size, const std::string& name) {
         if (!name.empty()) file.functions.push_back({.at = at, .size = size, .name = demangled(name)});
       });
     return !file.functions.empty();
@@ -177,8 +178,8 @@ void CodeNames::add_kernel(std::string_view kallsyms) {
     constexpr std::size_t digits = 16, name_at = digits + 3;
     constexpr unsigned hexadecimal = 16;
     std::uint64_t at{};
-    if (line.size() <= name_at ||
-        std::from_chars(line.data(), line.data() + digits, at, hexadecimal).ptr != line.data() + digits)
+    const std::string_view address = line.substr(0, digits);
+    if (line.size() <= name_at || std::from_chars(address.begin(), address.end(), at, hexadecimal).ptr != address.end())
       continue;
     // Data ends the function before it, and is not shown.
     const bool is_code = std::string_view{"tTwW"}.find(line[digits + 1]) != std::string_view::npos;

@@ -26,7 +26,7 @@ class CodeNames {
   /// The code of an ELF file for x86-64; other files have none. `debug` is the file with its debugging symbols, if that
   /// is another one. Reads .symtab, else .dynsym; code that has no symbol is called by where .eh_frame_hdr says that
   /// its function begins. A damaged file has fewer names.
-  void add_file(const std::string& path, std::span<const std::byte> file, std::span<const std::byte> debug = {});
+  void add_file(const std::string& path, std::span<const std::byte> bytes, std::span<const std::byte> debug = {});
   /// What /proc/kallsyms has.
   void add_kernel(std::string_view kallsyms);
   /// Their names, in the same order.

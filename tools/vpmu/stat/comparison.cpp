@@ -11,6 +11,7 @@ namespace vmm::tool {
 namespace {
 
 constexpr double highest_limit = 1e6;
+constexpr std::size_t max_path = 4096;
 
 Result<double> read_percent(std::string_view text) {
   double percent{};
@@ -99,7 +100,8 @@ std::vector<std::string> other_circumstances(const StatDocument& base, const Sta
   std::vector<std::string> notes;
   for (const Circumstance& c : circumstances(base, now))
     if (c.base != c.now)
-      notes.push_back(fmt::format("The base has another {}: {}, not {}.", c.what, printable(c.base), printable(c.now)));
+      notes.push_back(fmt::format("The base has another {}: {}, not {}.", c.what, printable(c.base, max_path),
+                                  printable(c.now, max_path)));
   return notes;
 }
 
@@ -119,14 +121,15 @@ void note_files(const StatDocument& base, const StatDocument& now, std::vector<s
   for (const StatFile& file : now.files) {
     const auto old = std::ranges::find(base.files, file.path, &StatFile::path);
     if (old == base.files.end())
-      all.push_back(fmt::format("{} was not opened in the base.", printable(file.path)));
+      all.push_back(fmt::format("{} was not opened in the base.", printable(file.path, max_path)));
     else if (*old != file)
       all.push_back(fmt::format("{} is another file than in the base: {} bytes, checksum {}, not {} and {}.",
-                                printable(file.path), file.bytes, file.checksum, old->bytes, printable(old->checksum)));
+                                printable(file.path, max_path), file.bytes, file.checksum, old->bytes,
+                                printable(old->checksum)));
   }
   for (const StatFile& old : base.files)
     if (std::ranges::find(now.files, old.path, &StatFile::path) == now.files.end())
-      all.push_back(fmt::format("{} was opened in the base only.", printable(old.path)));
+      all.push_back(fmt::format("{} was opened in the base only.", printable(old.path, max_path)));
   const std::size_t shown = std::min(most, all.size());
   notes.insert(notes.end(), all.begin(), all.begin() + static_cast<std::ptrdiff_t>(shown));
   if (shown < all.size()) notes.push_back(fmt::format("So do {} more files.", all.size() - shown));
@@ -213,8 +216,6 @@ std::string verdict_of(const ComparedEvent& event) {
   return event.over_limit ? fmt::format(", over the limit of {} %", *event.over_limit) : std::string{};
 }
 
-}  // namespace
-
 /// Calls `event(name)` for each that has functions, `function(one, name)` for those that changed most, and `others(how
 /// many, change)` for the rest.
 void each_function(const StatComparison& comparison, auto event, auto function, auto others) {
@@ -225,7 +226,7 @@ void each_function(const StatComparison& comparison, auto event, auto function, 
     std::uint64_t base = 0, now = 0;
     for (; end < all.size() && all[end].event == all[begin].event; ++end) {
       if (end - begin < most_functions) {
-        function(all[end], printable(all[end].function));
+        function(all[end], printable(all[end].function, max_path));
         continue;
       }
       base += all[end].base;
@@ -241,6 +242,8 @@ std::string shortened(const std::string& name) {
   constexpr std::size_t most = 60, kept = 57;
   return name.size() <= most ? name : name.substr(0, kept) + "...";
 }
+
+}  // namespace
 
 std::string to_text(const StatComparison& comparison) {
   std::string text;
@@ -259,7 +262,7 @@ std::string to_text(const StatComparison& comparison) {
       comparison,
       [&text](const std::string& event) { text += fmt::format("\n {}, by function: base, now, change\n", event); },
       [&](const ComparedFunction& f, const std::string& name) {
-        add_function(fmt::format("{}  {}", shortened(name), printable(f.file)), f.base, f.now);
+        add_function(fmt::format("{}  {}", shortened(name), printable(f.file, max_path)), f.base, f.now);
       },
       add_function);
   return text;
@@ -292,7 +295,7 @@ std::string to_markdown(const StatComparison& comparison) {
         text += fmt::format("\n| {}, by function | base | now | change |\n|---|---:|---:|---|\n", cell(event));
       },
       [&](const ComparedFunction& f, const std::string& name) {
-        add_function(fmt::format("{} ({})", cell(shortened(name)), cell(printable(f.file))), f.base, f.now);
+        add_function(fmt::format("{} ({})", cell(shortened(name)), cell(printable(f.file, max_path))), f.base, f.now);
       },
       add_function);
   return text;

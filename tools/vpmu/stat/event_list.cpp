@@ -71,7 +71,8 @@ class Expansion {
       return refuse(name, "is not the name of an event");
     const bool has_terms = name.find('/') != std::string_view::npos;
     std::string whole{name};
-    if (!modifier.empty()) whole += fmt::format("{}{}", has_terms || name.find(':') != name.npos ? "" : ":", modifier);
+    if (!modifier.empty())
+      whole += fmt::format("{}{}", has_terms || name.find(':') != std::string_view::npos ? "" : ":", modifier);
     if (has_terms || name.find_first_of("*?[") == std::string_view::npos) {
       names_.push_back(std::move(whole));
       return {};

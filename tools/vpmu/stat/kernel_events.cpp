@@ -374,12 +374,12 @@ vpmu::EventDesc row_of(const KernelEvent& event, const vpmu::GenerationDesc& gen
 
 std::optional<KernelEvent> find_kernel_event(const vpmu::GenerationDesc& generation, std::string_view name) {
   const auto all = kernel_events(generation.generation);
-  const std::string small = in_small_letters(name);
+  std::string small = in_small_letters(name);
+  // perf's older names.
+  if (small.starts_with("idle-cycles-")) small.replace(0, std::string_view{"idle"}.size(), "stalled");
   const std::string of_cache = canonical(name);
   const auto exact = std::ranges::find_if(all, [&](const KernelEvent& e) { return in_small_letters(e.name) == small; });
   if (exact != all.end()) return *exact;
-  if (small == "idle-cycles-frontend") return find_kernel_event(generation, "stalled-cycles-frontend");
-  if (small == "idle-cycles-backend") return find_kernel_event(generation, "stalled-cycles-backend");
   const auto spelt = std::ranges::find(all, std::string_view{of_cache}, &KernelEvent::name);
   return of_cache.empty() || spelt == all.end() ? std::nullopt : std::optional{*spelt};
 }

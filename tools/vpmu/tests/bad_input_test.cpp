@@ -25,10 +25,10 @@ namespace fs = std::filesystem;
 using BadInput = Program;
 
 TEST_F(BadInput, NoCommandAndUnknownOnes) {
-  expect_failure(
-      vpmu({}), 2,
-      {"vpmu: no command", "exec, stat, profile, test-kernel, report, run, ctl, virt, doctor, models, events, records",
-       "vpmu --help"});
+  expect_failure(vpmu({}), 2,
+                 {"vpmu: no command",
+                  "exec, stat, compare, profile, test-kernel, report, run, ctl, virt, doctor, models, events, records",
+                  "vpmu --help"});
   expect_failure(vpmu({"fly"}), 2, {"vpmu: no command fly; type `vpmu --help`"});
   expect_failure(vpmu({"exce", "--", "true"}), 2, {"no command exce; the nearest is exec"});
   expect_failure(vpmu({"exec", "--modle", "haswell", "--", "true"}), 2,
