@@ -98,6 +98,10 @@ Result<BootFiles> read_boot_files(const ExecArguments& arguments, const ExecPrep
 /// The command's exit code, or why it is not known.
 Result<int> exit_code_of(const ExecEnd& end, const ExecArguments& arguments, const std::string& said_by_init) {
   if (end.failure) return Failure{*end.failure};
+  if (end.ran_out && (end.exit_code || end.signal)) {
+    std::fprintf(stderr, "%s: the command was ended after %g s (--timeout)\n", arguments.name, arguments.timeout);
+    return exec_timed_out;
+  }
   if (!end.error.empty()) {
     const auto code = end.exit_code.value_or(exec_failed);
     std::fprintf(stderr, "%s: %s\n", arguments.name, end.error.c_str());
@@ -299,7 +303,8 @@ Result<int> ExecRun::run_guest() {
                              .passed_on = [&devices] { return devices.passed_on(); },
                              .when_input_ends = [&devices](auto told) { devices.when_input_ends(std::move(told)); },
                              .when_ready = [&devices](auto told) { devices.when_ready(std::move(told)); },
-                             .timeout = std::chrono::duration<double>{arguments.timeout}};
+                             .timeout = std::chrono::duration<double>{arguments.timeout},
+                             .ends_by_signal = arguments.ends_by_signal};
   bool is_made = false;
   session.when_made = [&is_made] { is_made = true; };
   std::optional<WholeFile> booted;

@@ -32,7 +32,8 @@ struct ExecArguments : MachineOptions {
   std::string net_socket;
   std::vector<ExecDirectory> elsewhere;
   bool no_cache{};
-  bool drops_output{};  ///< Discards what the command writes to standard output and error.
+  bool ends_by_signal{};  ///< --timeout first sends SIGTERM to the command, and stops the machine later.
+  bool drops_output{};    ///< Discards what the command writes to standard output and error.
   /// Called by run_exec() once the machine is no more, if the guest has told how the command ended: it did run.
   std::function<void()> when_ended;
   /// Whether the command gets this "NAME=VALUE" of our environment; empty: all but what belongs to the desktop session.

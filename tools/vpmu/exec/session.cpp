@@ -5,6 +5,7 @@
 #include <array>
 #include <csignal>
 #include <deque>
+#include <utility>
 
 // Boost.Asio stays in this file: it costs seconds of compile time.
 #include <fmt/format.h>
@@ -168,7 +169,18 @@ class ExecSession {
     if (options_.timeout.count() <= 0) return;
     time_limit_.expires_after(std::chrono::duration_cast<std::chrono::milliseconds>(options_.timeout));
     time_limit_.async_wait([this](error_code error) {
-      if (!error) machine_->request_stop(StopReason::time_limit);
+      if (!error) time_is_over();
+    });
+  }
+
+  void time_is_over() {
+    constexpr std::chrono::seconds more{20};
+    if (!options_.ends_by_signal || !end_.started || std::exchange(end_.ran_out, true))
+      return machine_->request_stop(StopReason::time_limit);
+    send(SignalLine{.number = SIGTERM});
+    time_limit_.expires_after(more);
+    time_limit_.async_wait([this](error_code error) {
+      if (!error) time_is_over();
     });
   }
 

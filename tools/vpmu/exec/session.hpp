@@ -29,6 +29,7 @@ struct ExecSessionOptions {
   /// Called then, on the session's thread; all vCPUs wait until it has saved the machine. May be empty.
   std::function<void(Machine& machine)> keep{};
   std::chrono::duration<double> timeout{};
+  bool ends_by_signal{};  ///< When the time is over, the command gets SIGTERM, and some more seconds.
   SessionOptions::Confinement confinement{};
 };
 
@@ -41,6 +42,7 @@ struct ExecEnd {
   std::optional<int> exit_code{};  ///< Of a command that exited, or of an init that failed.
   std::optional<int> signal{};     ///< The signal that ended the command.
   std::string error{};             ///< What the guest could not do, in its words.
+  bool ran_out{};                  ///< The time was over, and the command got SIGTERM.
 };
 
 /// Makes a machine and runs it until it stops. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 go to the command;

@@ -106,6 +106,8 @@ Result<int> record(const ProfileArguments& arguments, const std::vector<std::str
   ProfileArguments run = arguments;
   run.elsewhere.push_back({.host = directory, .guest = guest_profile_directory});
   run.command = perf_command(arguments, options);
+  // perf ends the command, and completes its file.
+  run.ends_by_signal = true;
   // A compiler's profile of the kernel has the addresses that its image is linked for.
   if (arguments.branches == "kernel") run.append = "nokaslr " + run.append;
   // Otherwise Linux drops samples: when there are more than 100000 per second of guest time, or when the engine takes
@@ -116,6 +118,13 @@ Result<int> record(const ProfileArguments& arguments, const std::vector<std::str
   progress.begin("the command runs in a guest");
   return in_child([&run] { return run_exec(run); },
                   {.interval = std::chrono::seconds{1}, .act = [&progress] { progress.tick(); }});
+}
+
+/// Whether perf has ended what it writes, before the guest was stopped.
+bool has_recorded(const std::string& directory) {
+  std::error_code error;
+  const auto size = fs::file_size(fmt::format("{}/{}", directory, data_name), error);
+  return !error && size != 0;
 }
 
 /// Moves a file that the guest has left in `from` to `to`. The guest may have put anything there; a link could lead to
@@ -153,8 +162,8 @@ Result<void> run_perf_script(const std::string& directory, std::vector<std::stri
                     fmt::format("see `perf script -i {}/{}`", printable(directory), data_name));
 }
 
-/// Adds notes about samples that the guest's kernel has dropped.
-Result<void> note_what_is_missing(const std::string& directory, std::vector<std::string>& notes) {
+/// Adds notes about samples that the guest's kernel has dropped. Returns how often it did so.
+Result<std::uint64_t> note_what_is_missing(const std::string& directory, std::vector<std::string>& notes) {
   std::string text;
   VMM_ASSIGN(const ToolEnd end,
              run_tool({"perf", "report", "--stats", "--input", fmt::format("{}/{}", directory, data_name)},
@@ -163,17 +172,29 @@ Result<void> note_what_is_missing(const std::string& directory, std::vector<std:
                         text += part.substr(0, max - std::min(max, text.size()));
                         return true;
                       }));
-  if (end.exit_code != 0) return {};
+  std::uint64_t all = 0;
+  if (end.exit_code != 0) return all;
   for (const auto& [kind, what] :
        {std::pair{" THROTTLE", "times Linux has left out samples because there were too many"},
         std::pair{" LOST", "times samples were lost"}})
-    if (const std::uint64_t times = count_of(text, kind); times != 0)
+    if (const std::uint64_t times = count_of(text, kind); times != 0) {
       notes.push_back(fmt::format("{} {}.", times, what));
-  return {};
+      all += times;
+    }
+  return all;
+}
+
+/// How much of the cycles are the samples' own interrupts.
+std::string share_of_sampling(const ProfileSummary& summary) {
+  constexpr double whole = 100.0;
+  constexpr auto cycles = static_cast<std::size_t>(Metric::cycles);
+  const auto total = static_cast<double>(std::max<std::uint64_t>(summary.total()[cycles], 1));
+  return fmt::format("{:.1f} % of the cycles", whole * static_cast<double>(summary.sampling()[cycles]) / total);
 }
 
 /// Sums up the samples of perf.data.
-Result<ProfileSummary> read_samples(const std::string& directory, std::vector<std::string>& notes, Progress& progress) {
+Result<ProfileSummary> read_samples(const std::string& directory, ProfileReport& report, Progress& progress) {
+  std::vector<std::string>& notes = report.notes;
   progress.begin("perf script reads the samples");
   SampleSites sites;
   VMM_TRY(run_perf_script(directory, {"--hide-call-graph"}, site_fields, [&](std::string_view text) {
@@ -194,7 +215,7 @@ Result<ProfileSummary> read_samples(const std::string& directory, std::vector<st
     progress.tick(fmt::format("{} samples", reader.samples()));
   }));
   reader.finish();
-  VMM_TRY(note_what_is_missing(directory, notes));
+  VMM_ASSIGN(report.run.lost, note_what_is_missing(directory, notes));
   if (reader.unread_lines() != 0)
     notes.push_back(fmt::format("{} lines of perf script could not be read.", reader.unread_lines()));
   if (unsure != 0)
@@ -236,9 +257,9 @@ Result<int> profile(const ProfileArguments& arguments) {
   Progress progress{arguments.name, arguments.quiet ? Progress::Voice::quiet : Progress::Voice::aloud};
   VMM_ASSIGN(const int code,
              record(arguments, recording_options(arguments, report.plan, rate), results.path(), progress));
-  if (code == exec_failed || code == exec_timed_out) return code;
+  if (code == exec_failed || (code == exec_timed_out && !has_recorded(results.path()))) return code;
   for (const char* const name : {symbols_name, data_name}) VMM_TRY(keep(results.path(), arguments.output, name));
-  VMM_ASSIGN(const ProfileSummary summary, read_samples(arguments.output, report.notes, progress));
+  VMM_ASSIGN(const ProfileSummary summary, read_samples(arguments.output, report, progress));
   report.summary = &summary;
   report.annotated = annotate_hottest(summary, progress);
   report.run = {.version = VPMU_VERSION,
@@ -249,7 +270,10 @@ Result<int> profile(const ProfileArguments& arguments) {
                 .set = guest.changes.text(),
                 .kernel = guest.kernel,
                 .command = arguments.command,
-                .exit_code = code};
+                .exit_code = code,
+                .sampling = share_of_sampling(summary),
+                .lost = report.run.lost,
+                .is_stopped = code == exec_timed_out};
   VMM_TRY(file.replace(to_html(report)));
   if (!arguments.quiet) std::fprintf(stderr, "%s: the report is in %s\n", arguments.name, report_path.c_str());
   return code;
@@ -267,7 +291,7 @@ Result<int> profile_branches(const ProfileArguments& arguments) {
   VMM_ASSIGN(const WorkDirectory results, WorkDirectory::create(fs::absolute(arguments.output).string()));
   Progress progress{arguments.name, arguments.quiet ? Progress::Voice::quiet : Progress::Voice::aloud};
   VMM_ASSIGN(const int code, record(arguments, options, results.path(), progress));
-  if (code == exec_failed || code == exec_timed_out) return code;
+  if (code == exec_failed || (code == exec_timed_out && !has_recorded(results.path()))) return code;
   for (const char* const name : {symbols_name, data_name}) VMM_TRY(keep(results.path(), arguments.output, name));
   const std::string data = fmt::format("{}/{}", arguments.output, data_name);
   VMM_TRY(make_readable(data));

@@ -26,9 +26,10 @@ Json numbers(const std::array<std::uint64_t, N>& all) {
 }
 
 Json run_json(const ProfiledRun& run) {
-  return {{"vpmu", run.version},  {"model", run.model},     {"accel", run.accel},
-          {"source", run.source}, {"time", run.time},       {"set", run.set},
-          {"kernel", run.kernel}, {"command", run.command}, {"exit_code", run.exit_code}};
+  return {{"vpmu", run.version},      {"model", run.model},     {"accel", run.accel},
+          {"source", run.source},     {"time", run.time},       {"set", run.set},
+          {"kernel", run.kernel},     {"command", run.command}, {"exit_code", run.exit_code},
+          {"sampling", run.sampling}, {"lost", run.lost},       {"stopped", run.is_stopped}};
 }
 
 Json events_json(const ProfileReport& report) {

@@ -14,6 +14,9 @@ struct ProfiledRun {
   std::string version, model, accel, source, time, set, kernel;
   std::vector<std::string> command;
   int exit_code{};
+  std::string sampling{};  ///< How much of the cycles are the samples' own interrupts.
+  std::uint64_t lost{};    ///< Times that samples were lost, or left out because there were too many.
+  bool is_stopped{};       ///< By --timeout: the report has what had been recorded.
 };
 
 /// Everything in a report. It contains nothing of the time at which it is made: two equal runs give equal reports.

@@ -1,6 +1,7 @@
 #include "profile/summary.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <optional>
 
@@ -55,6 +56,14 @@ std::size_t known_frames(const Sample& sample) {
     while (count > 1 && frames[count - 1].address == frames[count - 2].address) --count;
   while (count > 1 && is_no_caller(frames[count - 1])) --count;
   return count;
+}
+
+/// Whether it is in the handler of NMIs, which is perf's: arch/x86/entry/entry_64.S.
+bool is_in_nmi_handler(const Sample& sample) {
+  constexpr std::array<std::string_view, 4> handlers{"asm_exc_nmi", "exc_nmi", "end_repeat_nmi", "nmi_restore"};
+  return std::ranges::any_of(sample.frames, [&](const SampleFrame& frame) {
+    return std::ranges::find(handlers, frame.function) != handlers.end() && frame.module.starts_with('[');
+  });
 }
 
 }  // namespace
@@ -155,6 +164,7 @@ void ProfileSummary::add(const Sample& sample) {
   const Weights weights = weights_of(sample);
   ++samples_[static_cast<std::size_t>(sample.aspect)];
   add_to(nodes_.front().total, weights);
+  if (is_in_nmi_handler(sample)) add_to(sampling_, weights);
   add_to(functions_.front().total, weights);
   const std::size_t process = function_of(sample.process, "process");
   std::size_t node = child_of(0, process);

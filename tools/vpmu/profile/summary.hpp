@@ -83,6 +83,8 @@ class ProfileSummary {
   }
   [[nodiscard]] const std::array<std::uint64_t, aspects>& samples() const { return samples_; }
   [[nodiscard]] const Weights& total() const { return nodes_.front().total; }
+  /// The part of the total in which Linux served the interrupts of the samples themselves.
+  [[nodiscard]] const Weights& sampling() const { return sampling_; }
   /// Samples that were counted for a caller because there was no more room.
   [[nodiscard]] std::uint64_t crowded() const { return crowded_; }
 
@@ -100,6 +102,7 @@ class ProfileSummary {
   std::map<std::pair<std::size_t, LoadLevel>, LoadCount> function_levels_;
   std::map<std::pair<std::size_t, std::uint64_t>, ProfiledAddress> addresses_;
   std::array<std::uint64_t, aspects> samples_{};
+  Weights sampling_{};
   std::string key_;                ///< As path_.
   std::vector<std::size_t> path_;  ///< Of the sample that is being added: a member, to reuse its memory.
   std::uint64_t crowded_{};

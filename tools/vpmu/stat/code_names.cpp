@@ -137,9 +137,10 @@ void CodeNames::sort(std::vector<Function>& functions) {
   std::ranges::sort(functions, [](const Function& a, const Function& b) {
     return a.at != b.at ? a.at < b.at : is_better(a.name, b.name);
   });
-  functions.erase(std::unique(functions.begin(), functions.end(),
-                              [](const Function& a, const Function& b) { return a.at == b.at; }),
-                  functions.end());
+  std::vector<Function> first_of_each;
+  for (Function& function : functions)
+    if (first_of_each.empty() || first_of_each.back().at != function.at) first_of_each.push_back(std::move(function));
+  functions = std::move(first_of_each);
 }
 
 void CodeNames::add_file(const std::string& path, std::span<const std::byte> bytes, std::span<const std::byte> debug) {

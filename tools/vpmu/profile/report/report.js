@@ -63,7 +63,8 @@ function header() {
   const run = data.run;
   const facts = [
     ["Model", run.set ? `${run.model} with ${run.set}` : run.model], ["Guest's kernel", run.kernel], ["Run by", run.accel === "soft" ? "the instruction engine, without KVM" : "KVM"],
-    ["Source", run.source], ["Time", run.time], ["Exit code", run.exit_code], ["vpmu", run.vpmu],
+    ["Source", run.source], ["Time", run.time], ["Sampling itself", run.sampling], ["Lost samples", run.lost ? `${whole_number(run.lost)} times` : "none"],
+    ["Exit code", run.stopped ? `${run.exit_code}: stopped by --timeout` : run.exit_code], ["vpmu", run.vpmu],
   ];
   const list = make("dl", { class: "facts" });
   for (const [term, value] of facts) list.append(make("div", {}, make("dt", {}, term), make("dd", {}, String(value))));

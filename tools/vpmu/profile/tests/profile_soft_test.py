@@ -103,6 +103,34 @@ def bench(request, fetched, kept):
     return Bench(request.config.option.accel, fetched, kept)
 
 
+def test_sampling_takes_little(bench):
+    """At the defaults: two percent of the cycles at most, by the report's head and by what the VMM counts of the same command without perf."""
+    command = ("sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done")
+    report = Report(bench.of("little", command=command))
+    samples, total = report.data["events"][CYCLES]["samples"], report.data["total"][CYCLES]
+    if samples < 100:
+        raise AssertionError(f"{samples} samples, too few to tell")
+    within(float(report.data["run"]["sampling"].split(" %")[0]), 0, 2, "percent of the cycles, by the report")
+    same(report.data["run"]["lost"], 0, "lost samples")
+    if not bench.has_virtual_time:
+        return
+    counted = subprocess.run([PROGRAM, "stat", "--accel", bench.accel, "--kernel", bench.kernel, "--quiet", "--time", "pipeline", "-e", "cycles", "--json", "-", "--", *command], env=files.environment(),
+                             cwd=bench.directory, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=True)
+    without = json.loads(counted.stdout)["events"][0]["value"]
+    print(f"{total} cycles with {samples} samples, {without} without: {total / without:.4f}")
+    within(total / without, 0.97, 1.03, "cycles with samples by those without")
+
+
+def test_a_run_that_is_stopped_leaves_a_report(bench):
+    done = bench.profile("--timeout", "12", name="stopped", command=("sh", "-c", "while :; do :; done"))
+    same(done.returncode, 124, f"the exit code ({done.stderr:.500})")
+    contains(done.stderr, "the command was ended after 12 s (--timeout)", "the message")
+    report = Report(bench.directory / "stopped")
+    same((report.data["run"]["stopped"], report.data["run"]["exit_code"]), (True, 124), "what the report says")
+    if report.data["events"][CYCLES]["samples"] < 20:
+        raise AssertionError(f"{report.data['events'][CYCLES]['samples']} samples of {report.data['run']}")
+
+
 def test_known_function_is_hot(bench):
     report = Report(bench.of("profile", *MANY))
     hot, cold = report.share(HOT, CYCLES), report.share("cold_work", CYCLES)

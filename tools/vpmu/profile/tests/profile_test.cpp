@@ -158,6 +158,16 @@ TEST(ProfileSummary, AFunctionThatCallsItselfHasItsShareOnce) {
   EXPECT_EQ(summary.total()[0], 15U);
 }
 
+TEST(ProfileSummary, KnowsWhatTheSamplesThemselvesTake) {
+  ProfileSummary summary;
+  summary.add(cycles(90, {frame("main", 3)}));
+  summary.add(cycles(7, {frame("native_sched_clock", 1, "[kernel.kallsyms]"), frame("exc_nmi", 9, "[kernel.kallsyms]"),
+                         frame("main", 3)}));
+  summary.add(cycles(3, {frame("exc_nmi", 1)}));  // a program's own function
+  EXPECT_EQ(summary.sampling()[0], 7U);
+  EXPECT_EQ(summary.total()[0], 100U);
+}
+
 TEST(ProfileSummary, AChainThatGoesRoundIsCut) {
   ProfileSummary summary;
   std::vector<SampleFrame> frames(127, frame("round", 4));
